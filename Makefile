@@ -1,0 +1,113 @@
+# Trainyard. `make help` lists the targets.
+#
+# A room is a directory; all .c files in it make one library, build/lib<room>.a, except main.c, which
+# makes its program. Tests name the room that they test: tests/unit/<room>_<what>.c.
+
+BUILD      ?= build
+PREFIX     ?= /usr/local
+DESTDIR    ?=
+BINDIR     ?= $(PREFIX)/bin
+LIBEXECDIR ?= $(PREFIX)/libexec/trainyard
+DATADIR    ?= $(PREFIX)/share/trainyard
+UNITDIR    ?= $(PREFIX)/lib/systemd/system
+SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
+TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
+VERSION    := 0.1.0
+
+CC         ?= cc
+PKG_CONFIG ?= pkg-config
+OPT        ?= -O2
+SAN        ?=
+WARN       := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes \
+              -Wmissing-prototypes -Wold-style-definition -Wvla -Werror
+CPPFLAGS_  := -D_GNU_SOURCE -I. -DTRAINYARD_VERSION='"$(VERSION)"' $(CPPFLAGS)
+CFLAGS_    := -std=gnu11 -g $(OPT) $(WARN) $(SAN) $(CFLAGS)
+LDFLAGS_   := $(SAN) $(LDFLAGS)
+
+pc = $(shell $(PKG_CONFIG) --libs $(1) 2>/dev/null)
+JANSSON_LIBS   = $(call pc,jansson)
+SQLITE_LIBS    = $(call pc,sqlite3)
+MHD_LIBS       = $(call pc,libmicrohttpd)
+SYSTEMD_LIBS   = $(call pc,libsystemd)
+CURL_LIBS      = $(call pc,libcurl)
+SODIUM_LIBS    = $(call pc,libsodium)
+INIH_LIBS      = $(call pc,inih)
+TRAINER_LIBS   = -lcsv -lz $(call pc,openblas) -lm
+
+ROOMS := base spec storage api daemon daemon/coordinator daemon/agent daemon/shim trainer cli
+lib    = $(BUILD)/lib$(subst /,-,$(1)).a
+srcs   = $(filter-out $(1)/main.c,$(wildcard $(1)/*.c))
+objs   = $(patsubst %.c,$(BUILD)/%.o,$(1))
+
+PROGRAMS := trainyardd trainyard-agent trainyard-shim trainyard-trainer trainyard
+BINS     := $(PROGRAMS:%=$(BUILD)/%)
+
+.PHONY: all demo test unit e2e bench san fuzz tidy format format-check layers deps install clean help \
+        checks openapi-check
+
+all: deps-check $(BINS)
+
+help:
+	@sed -n 's/^## //p' Makefile
+
+## make demo          the main job: three training jobs through a real coordinator and agent
+## make test          everything CI runs: checks, unit tests, end-to-end and fault tests
+## make unit e2e      those tests alone; make e2e T=cancel runs the files whose names contain it
+## make bench         speed, as medians and as ratios against peers in the same run
+## make san           unit and end-to-end tests under ASan and UBSan
+## make fuzz          the parsers under libFuzzer, FUZZ_SECONDS each
+## make layers tidy format format-check   the house rules
+## make deps          installs what is missing with apt
+## make install DESTDIR= PREFIX=
+
+# ---- rooms ----
+define room
+$(call lib,$(1)): $(call objs,$(call srcs,$(1)))
+	@rm -f $$@
+	@ar rcs $$@ $$^
+endef
+$(foreach r,$(ROOMS),$(eval $(call room,$(r))))
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS_) $(CFLAGS_) $(CFLAGS_$(firstword $(subst /, ,$<))) -MMD -MP -c $< -o $@
+
+# The trainer's loops want vectors; contraction stays off, so that every build rounds alike.
+CFLAGS_trainer := -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+
+# ---- programs ----
+$(BUILD)/trainyardd: $(BUILD)/daemon/coordinator/main.o \
+    $(call lib,daemon/coordinator) $(call lib,daemon) $(call lib,api) $(call lib,storage) $(call lib,spec) $(call lib,base)
+	$(CC) $(LDFLAGS_) -o $@ $^ $(MHD_LIBS) $(SQLITE_LIBS) $(SYSTEMD_LIBS) $(SODIUM_LIBS) $(INIH_LIBS) $(JANSSON_LIBS) -lm
+$(BUILD)/trainyard-agent: $(BUILD)/daemon/agent/main.o \
+    $(call lib,daemon/agent) $(call lib,daemon) $(call lib,spec) $(call lib,base)
+	$(CC) $(LDFLAGS_) -o $@ $^ $(CURL_LIBS) $(SYSTEMD_LIBS) $(INIH_LIBS) $(JANSSON_LIBS) -lm
+$(BUILD)/trainyard-shim: $(BUILD)/daemon/shim/main.o \
+    $(call lib,daemon/shim) $(call lib,daemon) $(call lib,spec) $(call lib,base)
+	$(CC) $(LDFLAGS_) -o $@ $^ $(SYSTEMD_LIBS) $(JANSSON_LIBS) -lm
+$(BUILD)/trainyard-trainer: $(BUILD)/trainer/main.o $(call lib,trainer) $(call lib,spec) $(call lib,base)
+	$(CC) $(LDFLAGS_) -o $@ $^ $(TRAINER_LIBS) $(JANSSON_LIBS)
+$(BUILD)/trainyard: $(BUILD)/cli/main.o $(call lib,cli) $(call lib,base)
+	$(CC) $(LDFLAGS_) -o $@ $^ $(CURL_LIBS) $(JANSSON_LIBS) -lm
+
+# ---- unit tests: tests/unit/<room>_<what>.c links its room and those below ----
+UNIT_SRCS := $(filter-out tests/unit/fake_service.c,$(wildcard tests/unit/*.c))
+UNIT_BINS := $(UNIT_SRCS:tests/unit/%.c=$(BUILD)/tests/unit/%)
+BELOW     := $(call lib,spec) $(call lib,base)
+unit_libs_base        := $(call lib,base)
+unit_libs_spec        := $(BELOW)
+unit_libs_storage     := $(call lib,storage) $(BELOW)
+unit_libs_api         := $(BUILD)/tests/unit/fake_service.o $(call lib,api) $(BELOW)
+unit_libs_trainer     := $(call lib,trainer) $(BELOW)
+unit_libs_daemon      := $(call lib,daemon) $(BELOW)
+unit_libs_coordinator := $(call lib,daemon/coordinator) $(call lib,daemon) $(call lib,api) $(call lib,storage) $(BELOW)
+unit_libs_agent       := $(call lib,daemon/agent) $(call lib,daemon) $(BELOW)
+unit_libs_shim        := $(call lib,daemon/shim) $(call lib,daemon) $(BELOW)
+unit_libs_cli         := $(call lib,cli) $(call lib,base)
+ALL_LIBS  = -lcmocka $(MHD_LIBS) $(SQLITE_LIBS) $(SYSTEMD_LIBS) $(CURL_LIBS) $(SODIUM_LIBS) $(INIH_LIBS) $(JANSSON_LIBS) $(TRAINER_LIBS)
+
+.SECONDEXPANSION:
+$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $$(unit_libs_$$(firstword $$(subst _, ,$$*)))
+	$(CC) $(LDFLAGS_) -o $@ $^ $(ALL_LIBS)

@@ -1,0 +1,189 @@
+#include "base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+int file_read(const char *path, size_t max, struct buf *ret, struct err *e)
+{
+    CLEANUP(mem_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(e, "cannot open %s", path);
+    struct buf b = BUF_INIT;
+    for (;;) {
+        buf_reserve(&b, 65536);
+        ssize_t n = read(fd, b.data + b.len, 65536);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            buf_done(&b);
+            return err_errno(e, "cannot read %s", path);
+        }
+        if (n == 0)
+            break;
+        b.len += (size_t)n;
+        b.data[b.len] = '\0';
+        if (b.len > max) {
+            buf_done(&b);
+            return err_set(e, ERR_TOO_LARGE, "%s is larger than the limit of %zu bytes", path, max);
+        }
+    }
+    buf_done(ret);
+    *ret = b;
+    return 0;
+}
+
+static int write_all(int fd, const char *bytes, size_t n)
+{
+    while (n > 0) {
+        ssize_t w = write(fd, bytes, n);
+        if (w < 0 && errno == EINTR)
+            continue;
+        if (w < 0)
+            return -1;
+        bytes += w;
+        n -= (size_t)w;
+    }
+    return 0;
+}
+
+static int sync_directory_of(const char *path, struct err *e)
+{
+    CLEANUP(mem_freep) char *copy = mem_strdup(path);
+    const char *dir = dirname(copy);
+    CLEANUP(mem_closep) int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || fsync(fd) < 0)
+        return err_errno(e, "cannot sync the directory %s", dir);
+    return 0;
+}
+
+static int write_and_sync(const char *tmp, const void *bytes, size_t n, mode_t mode, struct err *e)
+{
+    CLEANUP(mem_closep)
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
+    if (fd < 0)
+        return err_errno(e, "cannot create %s", tmp);
+    if (write_all(fd, bytes, n) < 0 || fsync(fd) < 0)
+        return err_errno(e, "cannot write %s", tmp);
+    return 0;
+}
+
+int file_write_atomic(const char *path, const void *bytes, size_t n, mode_t mode, struct err *e)
+{
+    CLEANUP(mem_freep) char *tmp = mem_printf("%s.%d.tmp", path, (int)getpid());
+    int r = write_and_sync(tmp, bytes, n, mode, e);
+    if (r == 0 && rename(tmp, path) < 0)
+        r = err_errno(e, "cannot rename %s to %s", tmp, path);
+    if (r < 0) {
+        unlink(tmp);
+        return r;
+    }
+    return sync_directory_of(path, e);
+}
+
+int file_write_json(const char *path, const json_t *doc, mode_t mode, struct err *e)
+{
+    CLEANUP(mem_freep) char *text = json_dumps(doc, JSON_COMPACT);
+    if (!text)
+        return err_set(e, ERR_INTERNAL, "cannot print the document for %s as JSON", path);
+    return file_write_atomic(path, text, strlen(text), mode, e);
+}
+
+int file_read_json(const char *path, size_t max, json_t **ret, struct err *e)
+{
+    struct buf b = BUF_INIT;
+    int r = file_read(path, max, &b, e);
+    if (r < 0)
+        return r;
+    json_error_t je;
+    json_t *doc = json_loadb(b.data, b.len, JSON_REJECT_DUPLICATES, &je);
+    buf_done(&b);
+    if (!doc)
+        return err_set(e, ERR_CORRUPT, "%s is not JSON: line %d column %d: %s", path, je.line,
+                       je.column, je.text);
+    *ret = doc;
+    return 0;
+}
+
+int file_open_beneath(int root_fd, const char *relative, int flags, mode_t mode, int *ret,
+                      struct err *e)
+{
+    struct open_how how = {
+        .flags = (unsigned long long)(flags | O_CLOEXEC),
+        .mode = flags & O_CREAT ? mode : 0,
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS,
+    };
+    long fd = syscall(SYS_openat2, root_fd, relative, &how, sizeof how);
+    if (fd < 0 && errno == EXDEV)
+        return err_set(e, ERR_INVALID, "%s leads outside its root directory", relative);
+    if (fd < 0)
+        return err_errno(e, "cannot open %s", relative);
+    *ret = (int)fd;
+    return 0;
+}
+
+int file_mkdirs(const char *path, mode_t mode, struct err *e)
+{
+    CLEANUP(mem_freep) char *copy = mem_strdup(path);
+    for (char *p = copy + 1;; p++) {
+        if (*p != '/' && *p != '\0')
+            continue;
+        char was = *p;
+        *p = '\0';
+        if (mkdir(copy, mode) < 0 && errno != EEXIST)
+            return err_errno(e, "cannot create the directory %s", copy);
+        *p = was;
+        if (was == '\0')
+            return 0;
+    }
+}
+
+static int remove_children(int dir_fd, struct err *e);
+
+static int remove_entry(int dir_fd, const char *name, struct err *e)
+{
+    if (unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT)
+        return 0;
+    if (errno != EISDIR && errno != EPERM)
+        return err_errno(e, "cannot remove %s", name);
+    int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(e, "cannot open %s", name);
+    int r = remove_children(fd, e); /* takes fd */
+    if (r == 0 && unlinkat(dir_fd, name, AT_REMOVEDIR) < 0)
+        r = err_errno(e, "cannot remove %s", name);
+    return r;
+}
+
+static int remove_children(int take_fd, struct err *e)
+{
+    DIR *d = fdopendir(take_fd);
+    if (!d) {
+        close(take_fd);
+        return err_errno(e, "cannot list a directory");
+    }
+    int r = 0;
+    struct dirent *entry;
+    while (r == 0 && (entry = readdir(d))) {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            r = remove_entry(dirfd(d), entry->d_name, e);
+    }
+    closedir(d);
+    return r;
+}
+
+int file_remove_tree(const char *path, struct err *e)
+{
+    int r = remove_entry(AT_FDCWD, path, e);
+    return r < 0 ? err_prefix(e, "%s", path) : 0;
+}

@@ -1,0 +1,124 @@
+/* job.h: a training job as data: the document that a user posts, decoded and checked.
+ *
+ * The tables in job.c are the contract: each names a field, its type, range and default, and from
+ * them come the decoder and the sentences of a 422. Nothing is clamped or defaulted silently:
+ * unknown optional fields become warnings (errors with `strict`), everything else a fault.
+ */
+#ifndef TRAINYARD_SPEC_JOB_H
+#define TRAINYARD_SPEC_JOB_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "base/faults.h"
+#include "spec/model.h"
+#include "spec/plan.h"
+
+enum loss {
+    LOSS_SPARSE_CATEGORICAL_CROSSENTROPY,
+    LOSS_CATEGORICAL_CROSSENTROPY,
+    LOSS_BINARY_CROSSENTROPY,
+    LOSS_MEAN_SQUARED_ERROR,
+    LOSS__MAX
+};
+const char *loss_name(enum loss l);
+
+enum metric { METRIC_ACCURACY, METRIC_MAE, METRIC__MAX };
+const char *metric_name(enum metric m);
+
+enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_ADAM, OPTIMIZER_ADAMW, OPTIMIZER__MAX };
+const char *optimizer_name(enum optimizer_kind k);
+
+enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_COSINE };
+
+/* Formulas: tests/reference/README.md. */
+struct optimizer {
+    enum optimizer_kind kind;
+    double learning_rate; /* sgd 0.01, adam and adamw 0.001 */
+    double momentum;      /* sgd, 0 */
+    int nesterov;         /* sgd, false */
+    double beta_1;        /* 0.9 */
+    double beta_2;        /* 0.999 */
+    double epsilon;       /* 1e-7 */
+    double weight_decay;  /* adamw, 0.004 */
+    int decay_matrices_only; /* "exclude_from_weight_decay": "vectors" */
+    double global_clipnorm;  /* 0: none */
+    enum schedule_kind schedule;
+    int64_t warmup_steps; /* cosine */
+    int64_t decay_steps;  /* cosine, warmup included */
+    double alpha;         /* cosine: floor as a share of learning_rate */
+};
+
+enum data_format { DATA_IDX, DATA_CSV, DATA_SYNTHETIC };
+enum csv_header { CSV_HEADER_NO, CSV_HEADER_YES, CSV_HEADER_AUTO };
+
+struct data_source {
+    enum data_format format;
+    char *images;          /* idx: path relative to a data root; owned */
+    char *labels;          /* idx */
+    char *path;            /* csv */
+    enum csv_header header; /* csv; default auto */
+    int64_t label_column;   /* csv; negative counts from the end; default -1 */
+    int64_t samples, input, classes; /* synthetic */
+    uint32_t seed;                   /* synthetic */
+};
+
+struct fit {
+    int64_t epochs;     /* default 1 */
+    int64_t steps;      /* optimiser steps in all; 0: as many as epochs take */
+    int64_t batch_size; /* global; default 32 */
+    int shuffle;        /* default true */
+    uint64_t seed;      /* default 0 */
+    double validation_split; /* last fraction of train; 0: none */
+};
+
+enum device_kind { DEVICE_ANY, DEVICE_CPU, DEVICE_GPU };
+const char *device_kind_name(enum device_kind k);
+
+struct resources {
+    int64_t devices;  /* ranks; default 1 */
+    enum device_kind device; /* default any */
+    int64_t memory;   /* bytes per rank that the plan may use; 0: the device's own */
+};
+
+struct label {
+    char *key;
+    char *value;
+};
+
+struct job_spec {
+    char *name;     /* default "job" */
+    char **command; /* NULL-terminated argv of a command job; NULL for a training job */
+    struct model model;
+    struct optimizer optimizer;
+    enum loss loss;
+    int metrics[METRIC__MAX]; /* 1 where asked for */
+    struct data_source train;
+    struct data_source validation;
+    int has_validation; /* a validation source; excludes validation_split */
+    struct fit fit;
+    struct resources resources;
+    struct strategy strategy; /* as asked; plan.h */
+    int64_t priority;         /* -1000..1000, default 0 */
+    int64_t time_limit_s;     /* 0: none */
+    struct label *labels;
+    int label_count;
+    char *user; /* as given, default "" */
+};
+
+/* Decodes a document. `strict`: unknown fields are faults, not warnings. Faults (and, apart from
+ * them, warnings of the same form) are added to the two lists. Returns the spec (job_spec_free it)
+ * or NULL if there was any fault. The document is not changed. */
+struct job_spec *job_spec_parse(const json_t *doc, int strict, struct faults *f,
+                                struct faults *warnings);
+void job_spec_free(struct job_spec *s); /* NULL is fine */
+
+/* Size and depth limits of a document before it is parsed. */
+#define JOB_SPEC_MAX_BYTES (1024 * 1024)
+#define JOB_SPEC_MAX_DEPTH 32
+
+/* JSON text to document: no duplicate keys, depth at most JOB_SPEC_MAX_DEPTH, valid UTF-8, no NUL.
+ * The sentence gives line and column. */
+int job_spec_read(const char *text, size_t n, json_t **ret, struct err *e);
+
+#endif
