@@ -1,0 +1,34 @@
+/* safetensors.h: reading and writing .safetensors: u64 little-endian header length, a JSON header
+ * (name -> dtype, shape, data_offsets relative to the byte after it), then the data without holes.
+ * Only F32 is read and written here. Format: huggingface/safetensors, README. */
+#ifndef TRAINYARD_TRAINER_SAFETENSORS_H
+#define TRAINYARD_TRAINER_SAFETENSORS_H
+
+#include <stddef.h>
+
+#include "base/err.h"
+#include "spec/model.h"
+
+struct safetensors_item {
+    const char *name;
+    struct shape shape;
+    const float *data; /* for writing */
+};
+
+/* Writes temporary name, fsync, rename. `metadata` is a NULL-terminated list of key, value, key,
+ * value, ... or NULL. */
+int safetensors_write(const char *path, const struct safetensors_item *items, int count,
+                      const char *const *metadata, struct err *e);
+
+struct safetensors; /* an open file, mapped */
+int safetensors_open(int take_fd, const char *name_for_errors, struct safetensors **ret,
+                     struct err *e); /* checks offsets, overlaps, holes, sizes, duplicate names */
+void safetensors_close(struct safetensors *s);
+int safetensors_count(const struct safetensors *s);
+const char *safetensors_name(const struct safetensors *s, int i);
+/* Copies the tensor into `out` if it is there, F32 and of this shape; the sentence names both
+ * shapes, or lists the names that there are. */
+int safetensors_read(const struct safetensors *s, const char *name, const struct shape *shape,
+                     float *out, struct err *e);
+
+#endif
