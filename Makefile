@@ -111,3 +111,77 @@ ALL_LIBS  = -lcmocka $(MHD_LIBS) $(SQLITE_LIBS) $(SYSTEMD_LIBS) $(CURL_LIBS) $(S
 .SECONDEXPANSION:
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $$(unit_libs_$$(firstword $$(subst _, ,$$*)))
 	$(CC) $(LDFLAGS_) -o $@ $^ $(ALL_LIBS)
+
+# ---- what runs ----
+deps:
+	@scripts/deps.sh build test
+
+deps-check:
+	@scripts/deps.sh build
+
+deps-test:
+	@scripts/deps.sh build test
+
+build-tests: $$(UNIT_BINS) $$(TEST_TOOLS)
+
+## make all           the five programs, into build/
+demo: all
+	@BUILD=$(BUILD) scripts/demo.sh
+
+test: deps-test
+	@scripts/test.sh
+
+unit: deps-test
+	@$(MAKE) --no-print-directory all build-tests
+	@BUILD=$(BUILD) scripts/test.sh unit $(T)
+
+e2e: deps-test
+	@$(MAKE) --no-print-directory all build-tests
+	@BUILD=$(BUILD) scripts/test.sh e2e $(T)
+
+bench: deps-test
+	@$(MAKE) --no-print-directory all build-tests
+	@BUILD=$(BUILD) tests/bench/run.sh $(T)
+
+# A build of its own, so that the plain one stays.
+SAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+san: deps-test
+	@$(MAKE) --no-print-directory BUILD=build-san OPT=-O1 SAN="$(SAN_FLAGS)" CPPFLAGS=-DTRAINYARD_SANITIZED all build-tests
+	@BUILD=build-san TRAINYARD_SLOW=4 scripts/test.sh unit e2e
+
+FUZZ_SECONDS ?= 60
+fuzz: deps-test
+	@scripts/fuzz.sh $(FUZZ_SECONDS) $(T)
+
+SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+format:
+	clang-format -i $(SOURCES)
+format-check:
+	@clang-format --dry-run --Werror $(SOURCES) && echo "format: as .clang-format has it"
+
+layers:
+	@scripts/layers.sh
+
+TIDY_SOURCES = $(filter-out tests/%,$(filter %.c,$(SOURCES)))
+tidy:
+	@scripts/tidy.sh $(T)
+
+install: all
+	@DESTDIR="$(DESTDIR)" BINDIR="$(BINDIR)" LIBEXECDIR="$(LIBEXECDIR)" DATADIR="$(DATADIR)" UNITDIR="$(UNITDIR)" \
+	    SYSUSERSDIR="$(SYSUSERSDIR)" TMPFILESDIR="$(TMPFILESDIR)" BUILD="$(BUILD)" scripts/install.sh
+
+clean:
+	rm -rf build build-san build-fuzz
+
+# ---- fuzz targets: tests/fuzz/<room>_<what>.c, linked like unit tests ----
+FUZZ_SRCS := $(wildcard tests/fuzz/*.c)
+fuzzers: $(FUZZ_SRCS:tests/fuzz/%.c=$(BUILD)/tests/fuzz/%)
+$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $$(unit_libs_$$(firstword $$(subst _, ,$$*)))
+	$(CC) $(SAN) -fsanitize=fuzzer -o $@ $^ $(ALL_LIBS)
+
+# ---- tools that tests and benchmarks use: tests/bench/*.c, tests/fault/*.c, each one program ----
+TOOL_SRCS  := $(wildcard tests/bench/*.c tests/fault/*.c tests/e2e/*.c)
+TEST_TOOLS := $(TOOL_SRCS:%.c=$(BUILD)/%)
+$(TEST_TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call lib,trainer) $(call lib,spec) $(call lib,base)
+	$(CC) $(LDFLAGS_) -o $@ $^ $(ALL_LIBS)
+.SECONDARY:
