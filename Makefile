@@ -24,6 +24,10 @@ CPPFLAGS_  := -D_GNU_SOURCE -I. -DTRAINYARD_VERSION='"$(VERSION)"' $(CPPFLAGS)
 CFLAGS_    := -std=gnu11 -g $(OPT) $(WARN) $(SAN) $(CFLAGS)
 LDFLAGS_   := $(SAN) $(LDFLAGS)
 
+# V=1 shows whole command lines.
+Q          := $(if $(V),,@)
+say         = $(if $(V),,@printf "  %-3s %s\n" $(1) $(2))
+
 pc = $(shell $(PKG_CONFIG) --libs $(1) 2>/dev/null)
 JANSSON_LIBS   = $(call pc,jansson)
 SQLITE_LIBS    = $(call pc,sqlite3)
@@ -70,7 +74,8 @@ $(foreach r,$(ROOMS),$(eval $(call room,$(r))))
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS_) $(CFLAGS_) $(CFLAGS_$(firstword $(subst /, ,$<))) -MMD -MP -c $< -o $@
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS_) $(CFLAGS_) $(CFLAGS_$(firstword $(subst /, ,$<))) -MMD -MP -c $< -o $@
 
 # The trainer's loops want vectors; contraction stays off, so that every build rounds alike.
 CFLAGS_trainer := -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
@@ -80,17 +85,22 @@ CFLAGS_trainer := -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
 # ---- programs ----
 $(BUILD)/trainyardd: $(BUILD)/daemon/coordinator/main.o \
     $(call lib,daemon/coordinator) $(call lib,daemon) $(call lib,api) $(call lib,storage) $(call lib,spec) $(call lib,base)
-	$(CC) $(LDFLAGS_) -o $@ $^ $(MHD_LIBS) $(SQLITE_LIBS) $(SYSTEMD_LIBS) $(SODIUM_LIBS) $(INIH_LIBS) $(JANSSON_LIBS) -lm
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) -o $@ $^ $(MHD_LIBS) $(SQLITE_LIBS) $(SYSTEMD_LIBS) $(SODIUM_LIBS) $(INIH_LIBS) $(JANSSON_LIBS) -lm
 $(BUILD)/trainyard-agent: $(BUILD)/daemon/agent/main.o \
     $(call lib,daemon/agent) $(call lib,daemon) $(call lib,spec) $(call lib,base)
-	$(CC) $(LDFLAGS_) -o $@ $^ $(CURL_LIBS) $(SYSTEMD_LIBS) $(INIH_LIBS) $(JANSSON_LIBS) -lm
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) -o $@ $^ $(CURL_LIBS) $(SYSTEMD_LIBS) $(INIH_LIBS) $(JANSSON_LIBS) -lm
 $(BUILD)/trainyard-shim: $(BUILD)/daemon/shim/main.o \
     $(call lib,daemon/shim) $(call lib,daemon) $(call lib,spec) $(call lib,base)
-	$(CC) $(LDFLAGS_) -o $@ $^ $(SYSTEMD_LIBS) $(JANSSON_LIBS) -lm
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) -o $@ $^ $(SYSTEMD_LIBS) $(JANSSON_LIBS) -lm
 $(BUILD)/trainyard-trainer: $(BUILD)/trainer/main.o $(call lib,trainer) $(call lib,spec) $(call lib,base)
-	$(CC) $(LDFLAGS_) -o $@ $^ $(TRAINER_LIBS) $(JANSSON_LIBS)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) -o $@ $^ $(TRAINER_LIBS) $(JANSSON_LIBS)
 $(BUILD)/trainyard: $(BUILD)/cli/main.o $(call lib,cli) $(call lib,base)
-	$(CC) $(LDFLAGS_) -o $@ $^ $(CURL_LIBS) $(JANSSON_LIBS) -lm
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) -o $@ $^ $(CURL_LIBS) $(JANSSON_LIBS) -lm
 
 # ---- unit tests: tests/unit/<room>_<what>.c links its room and those below ----
 UNIT_SRCS := $(filter-out tests/unit/fake_service.c,$(wildcard tests/unit/*.c))
@@ -110,7 +120,8 @@ ALL_LIBS  = -lcmocka $(MHD_LIBS) $(SQLITE_LIBS) $(SYSTEMD_LIBS) $(CURL_LIBS) $(S
 
 .SECONDEXPANSION:
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $$(unit_libs_$$(firstword $$(subst _, ,$$*)))
-	$(CC) $(LDFLAGS_) -o $@ $^ $(ALL_LIBS)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) -o $@ $^ $(ALL_LIBS)
 
 # ---- what runs ----
 deps:
@@ -177,11 +188,13 @@ clean:
 FUZZ_SRCS := $(wildcard tests/fuzz/*.c)
 fuzzers: $(FUZZ_SRCS:tests/fuzz/%.c=$(BUILD)/tests/fuzz/%)
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $$(unit_libs_$$(firstword $$(subst _, ,$$*)))
-	$(CC) $(SAN) -fsanitize=fuzzer -o $@ $^ $(ALL_LIBS)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(SAN) -fsanitize=fuzzer -o $@ $^ $(ALL_LIBS)
 
 # ---- tools that tests and benchmarks use: tests/bench/*.c, tests/fault/*.c, each one program ----
 TOOL_SRCS  := $(wildcard tests/bench/*.c tests/fault/*.c tests/e2e/*.c)
 TEST_TOOLS := $(TOOL_SRCS:%.c=$(BUILD)/%)
 $(TEST_TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call lib,trainer) $(call lib,spec) $(call lib,base)
-	$(CC) $(LDFLAGS_) -o $@ $^ $(ALL_LIBS)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) -o $@ $^ $(ALL_LIBS)
 .SECONDARY:

@@ -29,7 +29,7 @@ run_unit() {
     [ "$t" = fake_service ] && continue
     out=$(mktemp)
     if timeout 600 "$BUILD/tests/unit/$t" >"$out" 2>&1; then
-      n=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$out" | awk '{s += $1} END {print s + 0}')
+      n=$(sed -n 's/.*\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$out" | awk '{s += $1} END {print s + 0}')
       passed=$((passed + ${n:-1}))
       echo "ok    $t (${n:-?} tests)"
     else

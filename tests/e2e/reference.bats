@@ -64,7 +64,7 @@ run_table() { # NAME
 }
 
 # Layers with work: a pipeline has at most so many stages.
-max_stages() { jq '[.model.layers[] | select(.type == "dense" or .type == "layer_normalization")] | length' "tests/reference/$1/job.json"; }
+max_stages() { jq '[.model.layers[] | select(.type == "dense" or .type == "layer_normalization" or .type == "rescaling")] | length' "tests/reference/$1/job.json"; }
 
 @test "digits-mlp-sgd: every strategy gives the reference's losses" { run_table digits-mlp-sgd; }
 @test "mnist-mlp-adam: every strategy gives the reference's losses" { run_table mnist-mlp-adam; }
