@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Speed, measured through the real programs: run.sh [submit|latency|throughput|list|allreduce|train]...
+# Figures are medians; a peer that is installed is measured in the same run and given as a ratio, and
+# for one that is not, the package to install is named.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+source tests/e2e/lib.bash 2>/dev/null || true
+bats_require_minimum_version() { :; }
+source tests/e2e/lib.bash
+RUNS=${RUNS:-3}
+
+row() { printf '%-58s %14s  %s\n' "$1" "$2" "${3:-}"; }
+median() { sort -g | awk '{v[NR] = $1} END {print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2}'; }
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN {printf "%.2f", a / b}'; }
+wants() { [ -z "$TODO" ] || [[ " $TODO " == *" $1 "* ]]; }
+TODO="$*"
+
+begin() { cluster_setup; trap 'cluster_teardown' EXIT; }
+end() { cluster_teardown; trap - EXIT; }
+
+bench_submit() {
+  local i
+  jq -c '.model.weights = null | del(.model.weights)' tests/reference/mnist-mlp-adam/job.json >/tmp/bench-job.$$
+  for i in $(seq "$RUNS"); do
+    begin
+    start_coordinator
+    "$BUILD/tests/bench/http_load" --address "$LISTEN" --connections 32 --seconds 4 --post /v1/jobs --body /tmp/bench-job.$$ --key-prefix "b$i" |
+      jq -r .per_second >>/tmp/bench-32.$$
+    "$BUILD/tests/bench/http_load" --address "$LISTEN" --connections 1 --seconds 2 --post /v1/jobs --body /tmp/bench-job.$$ --key-prefix "c$i" |
+      jq -r .per_second >>/tmp/bench-1.$$
+    row "  daemon RSS after run $i" "$(awk '/VmRSS/ {print int($2 / 1024)}' "/proc/$COORDINATOR/status") MiB"
+    end
+  done
+  row "durable submissions/s, 32 connections" "$(median </tmp/bench-32.$$)" "goal 8000"
+  row "durable submissions/s, 1 connection" "$(median </tmp/bench-1.$$)"
+  rm -f /tmp/bench-*.$$
+}
+
+bench_latency() {
+  local i id doc
+  begin
+  start_coordinator
+  start_agent n1 2
+  doc=$(jq -c '.fit.epochs = 1 | .resources = {devices: 1}' tests/reference/mnist-mlp-adam/job.json)
+  for i in $(seq 21); do
+    id=$(submit "$doc")
+    wait_end "$id" succeeded
+    get "/v1/jobs/$id" >"$DIR/job"
+    get "/v1/jobs/$id/metrics?max_points=1" >"$DIR/m"
+    get "/v1/jobs/$id/metrics" >"$DIR/m"
+    jq -r 'def ms: (sub("\\.[0-9]+Z$"; "Z") | fromdateiso8601) * 1000 + (capture("\\.(?<f>[0-9]{3})Z").f | tonumber);
+      (.started_at | ms) - (.submitted_at | ms)' "$DIR/job" >>"$DIR/start"
+    jq -n --slurpfile j "$DIR/job" --slurpfile m "$DIR/m" -r 'def ms: (sub("\\.[0-9]+Z$"; "Z") | fromdateiso8601) * 1000 + (capture("\\.(?<f>[0-9]{3})Z").f | tonumber);
+      ($m[0].steps[0].time | ms) - ($j[0].submitted_at | ms)' >>"$DIR/first"
+  done
+  row "submit to first rank started, idle, p50" "$(median <"$DIR/start") ms" "goal < 20"
+  row "submit to first step (8,000 digits read), idle, p50" "$(median <"$DIR/first") ms" "goal < 150"
+  end
+}
+
+bench_throughput() {
+  local n=${JOBS:-300} doc t0 t1
+  begin
+  start_coordinator
+  start_agent n1 8
+  jq -nc '{name: "one-step", model: {input: [8], layers: [{type: "dense", units: 2, activation: "softmax"}]},
+    compile: {optimizer: "sgd", loss: "sparse_categorical_crossentropy"}, data: {train: {format: "synthetic", samples: 8, input: 8, classes: 2, seed: 1}},
+    fit: {steps: 1, batch_size: 8}}' >"$DIR/one.json"
+  t0=$(date +%s%N)
+  "$BUILD/tests/bench/http_load" --address "$LISTEN" --connections 4 --seconds 60 --count "$n" --post /v1/jobs --body "$DIR/one.json" >/dev/null
+  until_true 120 eval '[ "$(get "/v1/jobs?state=pending,starting,running,stopping&limit=1" | jq ".jobs | length")" = 0 ]'
+  t1=$(date +%s%N)
+  [ "$(get "/v1/jobs?state=succeeded&limit=1000" | jq '.jobs | length')" = "$n" ]
+  row "one-rank one-step jobs/s, submit to finish, 8 slots" "$(awk -v n="$n" -v t=$((t1 - t0)) 'BEGIN {printf "%.1f", n / (t / 1e9)}')" "goal 100"
+  end
+}
+
+bench_list() {
+  begin
+  start_coordinator
+  echo '{"name":"many","command":["true"],"labels":{"team":"vision"}}' >"$DIR/job.json"
+  "$BUILD/tests/bench/http_load" --address "$LISTEN" --connections 32 --seconds 300 --count 100000 --post /v1/jobs --body "$DIR/job.json" >/dev/null
+  row "list page of 100 out of 100,000 jobs, p95" \
+    "$("$BUILD/tests/bench/http_load" --address "$LISTEN" --connections 1 --count 500 --seconds 60 --get '/v1/jobs?limit=100' | jq -r .p95_ms) ms" "goal < 5"
+  row "the same by label and state, p95" \
+    "$("$BUILD/tests/bench/http_load" --address "$LISTEN" --connections 1 --count 500 --seconds 60 --get '/v1/jobs?limit=100&label=team=vision&state=pending' | jq -r .p95_ms) ms"
+  row "daemon RSS with 100,000 jobs" "$(awk '/VmRSS/ {print int($2 / 1024)}' "/proc/$COORDINATOR/status") MiB"
+  end
+}
+
+bench_allreduce() {
+  local mpi="" size ours theirs i
+  if command -v mpicc >/dev/null; then
+    mkdir -p "$BUILD/tests/bench/peers"
+    mpi=$BUILD/tests/bench/peers/allreduce_mpi
+    mpicc -O2 -o "$mpi" tests/bench/peers/allreduce_mpi.c
+  fi
+  for i in $(seq "$RUNS"); do
+    "$BUILD/tests/bench/allreduce" 2 >>/tmp/bench-ours.$$
+    [ -n "$mpi" ] && OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --bind-to core -n 2 "$mpi" >>/tmp/bench-mpi.$$ 2>/dev/null
+  done
+  for size in 4096 409600 4194304; do
+    ours=$(jq -r ".\"$size\"" /tmp/bench-ours.$$ | median)
+    if [ -n "$mpi" ]; then
+      theirs=$(jq -r ".\"$size\"" /tmp/bench-mpi.$$ | median)
+      row "all-reduce of $size bytes, 2 ranks" "$ours us" "Open MPI $theirs us, ours/theirs $(ratio "$ours" "$theirs")"
+    else
+      row "all-reduce of $size bytes, 2 ranks" "$ours us" "Open MPI: install openmpi-bin libopenmpi-dev to compare"
+    fi
+  done
+  rm -f /tmp/bench-*.$$
+}
+
+# samples/s of a job of the reference MLP: all samples over the time between its first and its last step
+train_once() { # BATCH RANKS
+  local id
+  id=$(submit "$(jq -c --argjson b "$1" --argjson r "$2" 'del(.model.weights) | del(.data.validation) | .fit.batch_size = $b | .fit.epochs = 60 |
+    .resources = {devices: $r} | .strategy = "mirrored"' tests/reference/mnist-mlp-adam/job.json)")
+  wait_end "$id" succeeded 120
+  get "/v1/jobs/$id/metrics" | jq -r --argjson b "$1" 'def us: (sub("\\.[0-9]+Z$"; "Z") | fromdateiso8601) + ("0." + capture("\\.(?<f>[0-9]+)Z").f | tonumber);
+    .steps | (60 * 8000 - $b) / ((.[-1].time | us) - (.[0].time | us))'
+}
+
+bench_train() {
+  local torch="" b r i one
+  /usr/bin/python3 -c 'import torch' 2>/dev/null && torch=1
+  begin
+  start_coordinator
+  start_agent n1 2
+  for b in 64 512; do
+    for r in 1 2; do
+      : >"$DIR/ours"; : >"$DIR/torch"
+      for i in $(seq "$RUNS"); do
+        train_once "$b" "$r" >>"$DIR/ours"
+        [ -n "$torch" ] && /usr/bin/python3 tests/bench/peers/torch_mlp.py "$b" "$r" 3 >>"$DIR/torch"
+      done
+      local ours theirs
+      ours=$(median <"$DIR/ours")
+      [ "$r" = 1 ] && one=$ours
+      row "samples/s, 784-128-10 Adam, batch $b, $r rank(s)" "$(printf %.0f "$ours")" \
+        "$([ "$r" = 2 ] && echo "$(ratio "$ours" "$one") x one rank; ")$(if [ -n "$torch" ]; then theirs=$(median <"$DIR/torch"); echo "PyTorch $theirs, ours/theirs $(ratio "$ours" "$theirs")"; else echo "PyTorch: install python3-torch to compare"; fi)"
+    done
+  done
+  end
+}
+
+echo "$(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), medians of $RUNS runs"
+for b in submit latency throughput list allreduce train; do
+  wants "$b" && "bench_$b"
+done
+exit 0
