@@ -16,11 +16,11 @@ struct safetensors_item {
 };
 
 /* Writes temporary name, fsync, rename. `metadata` is a NULL-terminated list of key, value, key,
- * value, ... or NULL. */
+ * value, ... or NULL. Tensors stand in the order given; two of one name are refused. */
 int safetensors_write(const char *path, const struct safetensors_item *items, int count,
                       const char *const *metadata, struct err *e);
 
-struct safetensors; /* an open file, mapped */
+struct safetensors; /* an open file */
 int safetensors_open(int take_fd, const char *name_for_errors, struct safetensors **ret,
                      struct err *e); /* checks offsets, overlaps, holes, sizes, duplicate names */
 void safetensors_close(struct safetensors *s);
