@@ -34,13 +34,13 @@ enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_COSINE };
 /* Formulas: tests/reference/README.md. */
 struct optimizer {
     enum optimizer_kind kind;
-    double learning_rate; /* sgd 0.01, adam and adamw 0.001 */
-    double momentum;      /* sgd, 0 */
-    int nesterov;         /* sgd, false */
-    double beta_1;        /* 0.9 */
-    double beta_2;        /* 0.999 */
-    double epsilon;       /* 1e-7 */
-    double weight_decay;  /* adamw, 0.004 */
+    double learning_rate;    /* sgd 0.01, adam and adamw 0.001 */
+    double momentum;         /* sgd, 0 */
+    int nesterov;            /* sgd, false */
+    double beta_1;           /* 0.9 */
+    double beta_2;           /* 0.999 */
+    double epsilon;          /* 1e-7 */
+    double weight_decay;     /* adamw, 0.004 */
     int decay_matrices_only; /* "exclude_from_weight_decay": "vectors" */
     double global_clipnorm;  /* 0: none */
     enum schedule_kind schedule;
@@ -54,21 +54,21 @@ enum csv_header { CSV_HEADER_NO, CSV_HEADER_YES, CSV_HEADER_AUTO };
 
 struct data_source {
     enum data_format format;
-    char *images;          /* idx: path relative to a data root; owned */
-    char *labels;          /* idx */
-    char *path;            /* csv */
-    enum csv_header header; /* csv; default auto */
-    int64_t label_column;   /* csv; negative counts from the end; default -1 */
+    char *images;                    /* idx: path relative to a data root; owned */
+    char *labels;                    /* idx */
+    char *path;                      /* csv */
+    enum csv_header header;          /* csv; default auto */
+    int64_t label_column;            /* csv; negative counts from the end; default -1 */
     int64_t samples, input, classes; /* synthetic */
     uint32_t seed;                   /* synthetic */
 };
 
 struct fit {
-    int64_t epochs;     /* default 1 */
-    int64_t steps;      /* optimiser steps in all; 0: as many as epochs take */
-    int64_t batch_size; /* global; default 32 */
-    int shuffle;        /* default true */
-    uint64_t seed;      /* default 0 */
+    int64_t epochs;          /* default 1 */
+    int64_t steps;           /* optimiser steps in all; 0: as many as epochs take */
+    int64_t batch_size;      /* global; default 32 */
+    int shuffle;             /* default true */
+    uint64_t seed;           /* default 0 */
     double validation_split; /* last fraction of train; 0: none */
 };
 
@@ -76,9 +76,9 @@ enum device_kind { DEVICE_ANY, DEVICE_CPU, DEVICE_GPU };
 const char *device_kind_name(enum device_kind k);
 
 struct resources {
-    int64_t devices;  /* ranks; default 1 */
+    int64_t devices;         /* ranks; default 1 */
     enum device_kind device; /* default any */
-    int64_t memory;   /* bytes per rank that the plan may use; 0: the device's own */
+    int64_t memory;          /* bytes per rank that the plan may use; 0: the device's own */
 };
 
 struct label {

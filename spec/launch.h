@@ -33,7 +33,7 @@ struct launch {
     int rank_count;
     char **data_roots;
     int data_root_count;
-    char *trainer; /* absolute path of the program */
+    char *trainer; /* absolute path of the program; NULL until the agent has added it */
     char *run_as;  /* user name or NULL */
 };
 

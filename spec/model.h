@@ -11,12 +11,15 @@
 
 #include "base/faults.h"
 
-#define SHAPE_MAX_DIMS 4
-#define MODEL_MAX_LAYERS 1024
-#define LAYER_MAX_TENSORS 2
+#define SHAPE_MAX_DIMS       4
+#define SHAPE_MAX_ELEMENTS   ((int64_t)1 << 27) /* of one item: 512 MiB of float32 */
+#define MODEL_MAX_LAYERS     1024
+#define MODEL_MAX_PARAMETERS ((int64_t)1 << 34) /* 64 GiB of float32 */
+#define LAYER_MAX_TENSORS    2
+#define LEAKY_RELU_SLOPE     0.2 /* Keras 3 activations.leaky_relu */
 
 struct shape {
-    int dims;                    /* 1..SHAPE_MAX_DIMS */
+    int dims;                     /* 1..SHAPE_MAX_DIMS */
     int64_t size[SHAPE_MAX_DIMS]; /* each >= 1 */
 };
 int64_t shape_elements(const struct shape *s);
@@ -108,8 +111,8 @@ void model_done(struct model *m); /* safe on a zeroed struct */
 int64_t model_parameters(const struct model *m);
 double model_forward_flops(const struct model *m);
 
-const char *layer_type_name(enum layer_type t);  /* "dense" */
-const char *activation_name(enum activation a);  /* "relu" */
+const char *layer_type_name(enum layer_type t); /* "dense" */
+const char *activation_name(enum activation a); /* "relu" */
 const char *initializer_name(enum initializer i);
 
 #endif

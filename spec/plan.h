@@ -38,16 +38,17 @@ struct strategy {
     enum pipeline_schedule schedule;
 };
 
-#define PLAN_MAX_RANKS 1024
+#define PLAN_MAX_RANKS        1024
+#define PLAN_MAX_MICROBATCHES 65536
 
 struct plan {
     enum strategy_kind kind; /* never AUTO */
     int ranks;
-    int data;     /* data-parallel size; for an ensemble the number of members */
-    int pipeline; /* stages */
+    int data;         /* data-parallel size; for an ensemble the number of members */
+    int pipeline;     /* stages */
     int microbatches; /* per step and data rank; 1 unless pipeline > 1 */
     enum pipeline_schedule schedule;
-    int *stage_first; /* pipeline + 1 layer indices, owned; {0, layer_count} for one stage */
+    int *stage_first;     /* pipeline + 1 layer indices, owned; {0, layer_count} for one stage */
     int64_t memory_bytes; /* predicted peak of the heaviest rank */
     int chosen_by_auto;
     char *why; /* one sentence or two, owned */

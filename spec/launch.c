@@ -1,0 +1,266 @@
+#include "spec/launch.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "spec/field_err.h"
+#include "spec/names.h"
+
+#define ROOTS_MAX 64
+
+static void free_list(char **list, int count)
+{
+    for (int i = 0; i < count; i++)
+        free(list[i]);
+    free(list);
+}
+
+void launch_done(struct launch *l)
+{
+    free(l->job);
+    free(l->job_name);
+    free(l->attempt);
+    free(l->node);
+    job_spec_free(l->spec);
+    plan_done(&l->plan);
+    free(l->secret);
+    free(l->master_addr);
+    free(l->ranks);
+    free_list(l->data_roots, l->data_root_count);
+    free(l->trainer);
+    free(l->run_as);
+    *l = (struct launch){0};
+}
+
+static const struct field rank_fields[] = {
+    {.name = "rank",
+     .kind = FIELD_INT,
+     FIELD_AT(struct launch_rank, rank),
+     .required = 1,
+     .max = PLAN_MAX_RANKS - 1,
+     .help = "number in the gang",
+     .example = "0"},
+    {.name = "local_rank",
+     .kind = FIELD_INT,
+     FIELD_AT(struct launch_rank, local_rank),
+     .required = 1,
+     .max = PLAN_MAX_RANKS - 1,
+     .help = "number on the node",
+     .example = "0"},
+    {.name = "device",
+     .kind = FIELD_INT,
+     FIELD_AT(struct launch_rank, device),
+     .required = 1,
+     .max = INT_MAX,
+     .help = "index of its device",
+     .example = "0"},
+    {.name = "kind",
+     .kind = FIELD_ENUM,
+     FIELD_AT(struct launch_rank, kind),
+     .required = 1,
+     .words = &device_kind_words,
+     .help = "kind of its device",
+     .example = "\"cpu\""},
+    {.name = "cpu",
+     .kind = FIELD_INT,
+     FIELD_AT(struct launch_rank, cpu),
+     .fallback = -1,
+     .min = -1,
+     .max = INT_MAX,
+     .help = "core that it is bound to",
+     .example = "0"},
+};
+static const struct object rank_object = OBJECT("a rank", rank_fields, NULL);
+
+static void decode_ranks(struct decoding *d, const json_t *v, const struct where *at, void *base)
+{
+    struct launch *l = base;
+    size_t n = json_array_size(v);
+    if (n == 0 || n > PLAN_MAX_RANKS) {
+        field_fault(d, at, "invalid", NULL, "\"ranks\" must be a list of 1 to %d ranks.",
+                    PLAN_MAX_RANKS);
+        return;
+    }
+    l->ranks = mem_zalloc(n * sizeof *l->ranks);
+    l->rank_count = (int)n;
+    for (size_t i = 0; i < n; i++)
+        field_decode_object(d, &rank_object, json_array_get(v, i), FIELD_ITEM(at, i), &l->ranks[i]);
+}
+
+static void decode_roots(struct decoding *d, const json_t *v, const struct where *at, void *base)
+{
+    struct launch *l = base;
+    size_t n = json_array_size(v);
+    if (!json_is_array(v) || n > ROOTS_MAX) {
+        field_fault(d, at, "invalid", NULL, "\"data_roots\" must be a list of at most %d paths.",
+                    ROOTS_MAX);
+        return;
+    }
+    l->data_roots = mem_zalloc((n + 1) * sizeof *l->data_roots);
+    for (size_t i = 0; i < n; i++) {
+        const char *path = json_string_value(json_array_get(v, i));
+        if (!path || path[0] != '/') {
+            field_fault(d, FIELD_ITEM(at, i), "invalid", NULL, "A data root is an absolute path.");
+            return;
+        }
+        l->data_roots[l->data_root_count++] = mem_strdup(path);
+    }
+}
+
+static void decode_plan(struct decoding *d, const json_t *v, const struct where *at, void *base)
+{
+    struct launch *l = base;
+    struct err e;
+    if (plan_from_json(v, &l->plan, &e) < 0)
+        field_fault(d, at, "invalid", NULL, "%s.", e.text);
+}
+
+static void decode_spec(struct decoding *d, const json_t *v, const struct where *at, void *base)
+{
+    struct launch *l = base;
+    struct faults faults = {0}, warnings = {0};
+    struct err e;
+    l->spec = job_spec_parse(v, 0, &faults, &warnings);
+    if (field_first_fault(&faults, "the job", &e) < 0)
+        field_fault(d, at, "invalid", NULL, "%s", e.text);
+    faults_done(&faults);
+    faults_done(&warnings);
+}
+
+static void check_absolute(struct decoding *d, const struct where *at, const char *text)
+{
+    if (text[0] != '/')
+        field_fault(d, at, "invalid", NULL, "This must be an absolute path.");
+}
+
+#define LAUNCH_TEXT(name_, member_, required_)                                                     \
+    {                                                                                              \
+        .name = (name_), .kind = FIELD_TEXT, FIELD_AT(struct launch, member_),                     \
+        .required = (required_), .min = 1, .max = 4096, .help = "a text", .example = "\"text\""    \
+    }
+
+static const struct field launch_fields[] = {
+    LAUNCH_TEXT("job", job, 1),
+    LAUNCH_TEXT("job_name", job_name, 1),
+    LAUNCH_TEXT("attempt", attempt, 1),
+    LAUNCH_TEXT("node", node, 1),
+    {.name = "number",
+     .kind = FIELD_INT,
+     FIELD_AT(struct launch, number),
+     .required = 1,
+     .min = 1,
+     .max = INT_MAX,
+     .help = "of the attempt within the job",
+     .example = "1"},
+    {.name = "epoch",
+     .kind = FIELD_INT,
+     FIELD_AT(struct launch, epoch),
+     .required = 1,
+     .max = (double)INT64_MAX,
+     .help = "of the attempt",
+     .example = "1"},
+    {.name = "spec",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_spec,
+     .required = 1,
+     .help = "the job as submitted",
+     .example = "{}"},
+    {.name = "plan",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_plan,
+     .required = 1,
+     .help = "the plan",
+     .example = "{}"},
+    LAUNCH_TEXT("secret", secret, 1),
+    LAUNCH_TEXT("master_addr", master_addr, 1),
+    {.name = "master_port",
+     .kind = FIELD_INT,
+     FIELD_AT(struct launch, master_port),
+     .required = 1,
+     .min = 0,
+     .max = 65535,
+     .help = "where rank 0 listens",
+     .example = "23001"},
+    {.name = "time_limit_s",
+     .kind = FIELD_INT,
+     FIELD_AT(struct launch, time_limit_s),
+     .max = (double)INT64_MAX,
+     .help = "seconds, 0 for none",
+     .example = "7200"},
+    {.name = "grace_s",
+     .kind = FIELD_INT,
+     FIELD_AT(struct launch, grace_s),
+     .required = 1,
+     .max = 86400,
+     .help = "seconds from SIGTERM to SIGKILL",
+     .example = "30"},
+    {.name = "ranks",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_ranks,
+     .required = 1,
+     .help = "the node's ranks",
+     .example = "[]"},
+    {.name = "data_roots",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_roots,
+     .help = "where data lies",
+     .example = "[]"},
+    {.name = "trainer",
+     .kind = FIELD_TEXT,
+     FIELD_AT(struct launch, trainer),
+     .min = 1,
+     .max = 4096,
+     .check = check_absolute,
+     .help = "the program",
+     .example = "\"/usr/bin/x\""},
+    LAUNCH_TEXT("run_as", run_as, 0),
+};
+static const struct object launch_object = OBJECT("a launch document", launch_fields, NULL);
+
+static void check_ranks(struct decoding *d, const struct launch *l, const struct where *at)
+{
+    char *seen = mem_zalloc(PLAN_MAX_RANKS);
+    const struct where *list = FIELD_WHERE(at, "ranks");
+    for (int i = 0; i < l->rank_count; i++) {
+        int rank = l->ranks[i].rank;
+        if (rank >= l->plan.ranks)
+            field_fault(d, FIELD_ITEM(list, (size_t)i), "invalid", NULL,
+                        "Rank %d is not one of the plan's %d.", rank, l->plan.ranks);
+        else if (seen[rank]++)
+            field_fault(d, FIELD_ITEM(list, (size_t)i), "invalid", NULL, "Rank %d is there twice.",
+                        rank);
+    }
+    free(seen);
+}
+
+static void check_launch(struct decoding *d, const struct launch *l, const struct where *at)
+{
+    if (d->faults->total > 0)
+        return;
+    check_ranks(d, l, at);
+    int layers = l->plan.stage_first[l->plan.pipeline];
+    if (layers != l->spec->model.layer_count)
+        field_fault(d, FIELD_WHERE(at, "plan"), "invalid", NULL,
+                    "The plan's stages end at layer %d, but the model has %d.", layers,
+                    l->spec->model.layer_count);
+}
+
+int launch_from_json(const json_t *doc, struct launch *ret, struct err *e)
+{
+    struct faults faults = {0}, warnings = {0};
+    struct decoding d = {.faults = &faults, .warnings = &warnings};
+    struct where root = {.key = ""};
+    struct launch l = {0};
+    field_decode_object(&d, &launch_object, doc, &root, &l);
+    check_launch(&d, &l, &root);
+    int r = field_first_fault(&faults, "the launch document", e);
+    faults_done(&faults);
+    faults_done(&warnings);
+    if (r < 0)
+        launch_done(&l);
+    else
+        *ret = l;
+    return r;
+}

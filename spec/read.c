@@ -1,0 +1,121 @@
+/* read.c: JSON text to a document, with a sentence that says where it goes wrong.
+ *
+ * A scan that keeps no stack comes first: it bounds the depth before the parser may recurse, and
+ * finds NUL bytes. The parser then refuses duplicate keys and invalid UTF-8. Columns count
+ * characters, from 1, for both.
+ */
+#include "spec/job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "spec/field.h"
+
+struct place {
+    int line, column;
+};
+
+static void step(struct place *p, unsigned char c)
+{
+    if (c == '\n') {
+        p->line++;
+        p->column = 0;
+    } else if ((c & 0xc0) != 0x80) {
+        p->column++;
+    }
+}
+
+/* Depth and NUL bytes. Strings are skipped; what is not JSON is left to the parser. */
+static int scan(const char *text, size_t n, struct err *e)
+{
+    struct place at = {1, 0};
+    int depth = 0, in_string = 0;
+    for (size_t i = 0; i < n; i++) {
+        char c = text[i];
+        step(&at, (unsigned char)c);
+        if (c == '\0')
+            return err_set(e, ERR_INVALID, "line %d, column %d: there is a NUL byte", at.line,
+                           at.column);
+        if (in_string && c == '\\' && i + 1 < n)
+            step(&at, (unsigned char)text[++i]);
+        else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string && (c == '{' || c == '['))
+            depth++;
+        else if (!in_string && (c == '}' || c == ']'))
+            depth--;
+        if (depth > JOB_SPEC_MAX_DEPTH)
+            return err_set(e, ERR_INVALID,
+                           "line %d, column %d: objects and lists are nested more than %d deep",
+                           at.line, at.column, JOB_SPEC_MAX_DEPTH);
+    }
+    return 0;
+}
+
+/* What people write that is nearly JSON, by what stands where the parser stopped. */
+static const char *advice(const char *text, size_t n, const json_error_t *j)
+{
+    size_t at = j->position > 0 ? (size_t)j->position - 1 : 0;
+    if (at >= n)
+        return json_error_code(j) == json_error_premature_end_of_input
+                   ? "; a closing bracket or quote is missing"
+                   : "";
+    char here = text[at];
+    size_t before = at;
+    while (before > 0 && strchr(" \t\r\n", text[before - 1]))
+        before--;
+    if ((here == '}' || here == ']') && before > 0 && text[before - 1] == ',')
+        return "; remove the comma before the closing bracket";
+    if (here == '\'')
+        return "; strings stand in double quotes";
+    if (here == '/' || here == '#')
+        return "; JSON has no comments";
+    if ((unsigned char)here == 0xef)
+        return "; remove the byte order mark at the start";
+    if (strchr("TFN", here))
+        return "; write true, false or null";
+    return "";
+}
+
+static int fail(const char *text, size_t n, const json_error_t *j, struct err *e)
+{
+    char said[FIELD_SHOW_SIZE];
+    switch (json_error_code(j)) {
+    case json_error_duplicate_key:
+        return err_set(e, ERR_INVALID,
+                       "line %d, column %d: a field is given twice in one object (%s); keep one",
+                       j->line, j->column, field_clip(j->text, said));
+    case json_error_null_character:
+    case json_error_null_byte_in_key:
+        return err_set(e, ERR_INVALID, "line %d, column %d: a string has a NUL character (\\u0000)",
+                       j->line, j->column);
+    case json_error_numeric_overflow:
+        return err_set(e, ERR_INVALID, "line %d, column %d: the number is too large (%s)", j->line,
+                       j->column, field_clip(j->text, said));
+    case json_error_end_of_input_expected:
+        return err_set(e, ERR_INVALID,
+                       "line %d, column %d: something follows the end of the document (%s)",
+                       j->line, j->column, field_clip(j->text, said));
+    default:
+        return err_set(e, ERR_INVALID, "line %d, column %d: this is not JSON: %s%s", j->line,
+                       j->column, field_clip(j->text, said), advice(text, n, j));
+    }
+}
+
+int job_spec_read(const char *text, size_t n, json_t **ret, struct err *e)
+{
+    if (n > JOB_SPEC_MAX_BYTES)
+        return err_set(e, ERR_TOO_LARGE, "the document has %zu bytes; at most %d are allowed", n,
+                       JOB_SPEC_MAX_BYTES);
+    if (n == 0)
+        return err_set(e, ERR_INVALID, "line 1, column 1: the document is empty");
+    int r = scan(text, n, e);
+    if (r < 0)
+        return r;
+    json_error_t j;
+    json_t *doc = json_loadb(text, n, JSON_REJECT_DUPLICATES, &j);
+    if (!doc)
+        return fail(text, n, &j, e);
+    *ret = doc;
+    return 0;
+}
