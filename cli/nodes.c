@@ -1,0 +1,126 @@
+/* nodes: who is there, and with what devices. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "cli/cli.h"
+#include "cli/table.h"
+#include "cli/text.h"
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = state->input; return 0;
+    case ARGP_KEY_ARG: argp_error(state, "nodes takes no argument, not \"%s\"", arg); return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int fetch(struct cli *c, json_t **ret)
+{
+    json_auto_t *nodes = json_array();
+    CLEANUP(mem_freep) char *after = NULL;
+    do {
+        struct http_reply r = {0};
+        CLEANUP(mem_freep)
+        char *path = after ? mem_printf("/v1/nodes?limit=1000&after=%s", after)
+                           : mem_printf("/v1/nodes?limit=1000");
+        int status = cli_get(c, path, 5, &r);
+        if (status != EXIT_OK)
+            return status;
+        const json_t *page = json_object_get(r.doc, "nodes");
+        const char *next = json_array_size(page) ? cli_text(r.doc, "next") : "";
+        json_array_extend(nodes, (json_t *)page);
+        mem_freep(&after);
+        after = *next ? http_escape(next) : NULL;
+        http_reply_done(&r);
+    } while (after);
+    *ret = json_pack("{s:O}", "nodes", nodes);
+    return EXIT_OK;
+}
+
+/* "2 cpu", "8 gpu + 4 cpu"; how many are leased, where the devices say so, into *ret_busy. */
+static void describe_devices(const json_t *devices, struct buf *out, int64_t *ret_busy)
+{
+    static const char *const kinds[] = {"gpu", "cpu"};
+    int64_t busy = 0, known = 0;
+    size_t i;
+    json_t *d;
+    for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
+        int n = 0;
+        json_array_foreach((json_t *)devices, i, d)
+        {
+            n += strcmp(cli_text(d, "kind"), kinds[k]) == 0;
+        }
+        if (n > 0)
+            buf_addf(out, "%s%d %s", out->len ? " + " : "", n, kinds[k]);
+    }
+    json_array_foreach((json_t *)devices, i, d)
+    {
+        known += json_object_get(d, "job") != NULL;
+        busy += *cli_text(d, "job") != '\0';
+    }
+    *ret_busy = known ? busy : -1;
+}
+
+static void add_node(struct table *t, const json_t *node, int64_t now)
+{
+    CLEANUP(buf_done) struct buf devices = BUF_INIT;
+    CLEANUP(buf_done) struct buf seen = BUF_INIT;
+    const char *state = cli_text(node, "state");
+    int64_t busy;
+    char busy_text[24] = "";
+    int64_t at = text_parse_time(cli_text(node, "seen_at"));
+    describe_devices(json_object_get(node, "devices"), &devices, &busy);
+    if (busy >= 0)
+        snprintf(busy_text, sizeof busy_text, "%lld", (long long)busy);
+    if (at >= 0) {
+        text_duration(&seen, (double)(now > at ? now - at : 0) / 1e6);
+        buf_adds(&seen, " ago");
+    }
+    table_add(t, cli_text(node, "name"));
+    table_add_color(t, strcmp(state, "lost") == 0 ? TABLE_RED : TABLE_PLAIN, state);
+    table_add(t, devices.data);
+    table_add(t, busy_text);
+    table_add(t, seen.data);
+    table_add(t, cli_text(node, "version"));
+}
+
+static void print_nodes(struct cli *c, const json_t *nodes)
+{
+    static const struct table_column columns[] = {
+        {"NODE", 0, 8, 0}, {"STATE", 0, 0, 0}, {"DEVICES", 0, 0, 0},
+        {"BUSY", 1, 0, 3}, {"SEEN", 1, 0, 2},  {"VERSION", 0, 0, 4},
+    };
+    CLEANUP(buf_done) struct buf b = BUF_INIT;
+    CLEANUP(table_done) struct table t;
+    size_t i;
+    json_t *node;
+    table_init(&t, columns, ARRAY_LEN(columns));
+    json_array_foreach((json_t *)nodes, i, node)
+    {
+        add_node(&t, node, clock_wall_us());
+    }
+    table_print(&t, c->width, c->color, &b);
+    fputs(b.data, stdout);
+}
+
+int verb_nodes(struct cli *c, int argc, char **argv)
+{
+    json_auto_t *doc = NULL;
+    struct argp_child children[] = CLI_CHILDREN;
+    struct argp argp = {NULL,     parse, "",  "Lists the nodes and their devices.",
+                        children, NULL,  NULL};
+    argp_parse(&argp, argc, argv, 0, NULL, c);
+    int status = fetch(c, &doc);
+    if (status != EXIT_OK)
+        return status;
+    if (c->json)
+        cli_print_json(doc);
+    else if (json_array_size(json_object_get(doc, "nodes")) == 0)
+        fprintf(stderr, "No node has joined yet; start trainyard-agent on each machine.\n");
+    else
+        print_nodes(c, json_object_get(doc, "nodes"));
+    return EXIT_OK;
+}
