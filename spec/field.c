@@ -221,3 +221,20 @@ void field_decode_object(struct decoding *d, const struct object *o, const json_
     if (met < json_object_size(v))
         report_unknown(d, o, v, at);
 }
+
+/* 1 if `inner` is `outer` or lies below it. */
+static int lies_in(const char *inner, const char *outer)
+{
+    size_t n = strlen(outer);
+    return strncmp(inner, outer, n) == 0 && (inner[n] == '/' || inner[n] == '\0');
+}
+
+int field_clean(const struct decoding *d, const char *pointer)
+{
+    for (size_t i = 0; i < d->faults->count; i++) {
+        const char *fault = d->faults->items[i].pointer;
+        if (lies_in(fault, pointer) || lies_in(pointer, fault))
+            return 0;
+    }
+    return d->faults->count == d->faults->total; /* else there are some that are not listed */
+}

@@ -96,6 +96,10 @@ void field_wrong_type(struct decoding *d, const struct where *at, const char *na
 void field_unknown_word(struct decoding *d, const struct where *at, const struct words *w,
                         const char *given);
 
+/* 1 if nothing at, below or above `pointer` has a fault yet: whether it may be looked at together
+ * with other parts. */
+int field_clean(const struct decoding *d, const char *pointer);
+
 /* Adds a fault or a warning. `hint` may be NULL. */
 void field_fault(struct decoding *d, const struct where *at, const char *code, const char *hint,
                  const char *fmt, ...) __attribute__((format(printf, 5, 6)));

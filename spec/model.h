@@ -104,7 +104,8 @@ struct model {
 };
 
 /* Parses {"input", "layers", "weights"?} found at `pointer`, infers shapes, counts parameters and
- * costs. Every fault is added to `f`; returns 0 only if there were none here. */
+ * costs. Every fault is added to `f`, unknown fields too (job_spec_parse can
+ * make warnings of those); returns 0 only if there were none here. */
 int model_parse(const json_t *doc, const char *pointer, struct model *ret, struct faults *f);
 void model_done(struct model *m); /* safe on a zeroed struct */
 

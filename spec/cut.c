@@ -1,0 +1,186 @@
+/* cut.c: the layers cut into stages of a pipeline, and the memory that a plan needs. */
+#include "spec/plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "spec/job_decode.h"
+
+/* Layers that stay together: one with parameters and those without that follow it (the first group
+ * has those before it too). */
+struct groups {
+    int count;
+    int *first;    /* [count + 1] layer indices */
+    double *total; /* [count + 1]: FLOPs of all groups before */
+};
+
+static void groups_done(struct groups *g)
+{
+    free(g->first);
+    free(g->total);
+}
+
+static void groups_make(const struct model *m, struct groups *g)
+{
+    size_t n = (size_t)m->layer_count + 1;
+    *g = (struct groups){.first = mem_zalloc(n * sizeof(int)),
+                         .total = mem_zalloc(n * sizeof(double))};
+    for (int i = 0; i < m->layer_count; i++) {
+        const struct layer *l = &m->layers[i];
+        if (l->parameters > 0 && g->count++ > 0) {
+            g->first[g->count - 1] = i;
+            g->total[g->count] = g->total[g->count - 1];
+        }
+        int group = g->count > 0 ? g->count : 1; /* before the first: counted with it */
+        g->total[group] += l->forward_flops + l->backward_flops;
+    }
+    g->first[g->count] = m->layer_count;
+}
+
+static double stage_cost(const struct groups *g, int first, int end)
+{
+    return g->total[end] - g->total[first];
+}
+
+/* How many stages it takes when none may cost more than `limit`, which no single group exceeds. */
+static int stages_needed(const struct groups *g, double limit)
+{
+    int stages = 1, first = 0;
+    for (int i = 0; i < g->count; i++) {
+        if (stage_cost(g, first, i + 1) > limit) {
+            stages++;
+            first = i;
+        }
+    }
+    return stages;
+}
+
+/* The least cost of the dearest stage. Costs are sums of FLOPs; bisection ends at neighbouring
+ * doubles, so the limit is exact. */
+static double least_limit(const struct groups *g, int stages)
+{
+    double low = 0, high = g->total[g->count];
+    for (int i = 0; i < g->count; i++)
+        low = fmax(low, stage_cost(g, i, i + 1));
+    while (low < high) {
+        double middle = low + (high - low) / 2;
+        middle = middle < high ? middle : low; /* where they are neighbours */
+        if (stages_needed(g, middle) <= stages)
+            high = middle;
+        else
+            low = nextafter(middle, INFINITY);
+    }
+    return high;
+}
+
+/* Of the cuts whose dearest stage keeps to the limit, the most even: dynamic programming over
+ * (stages, groups), least sum of squared costs. best[k][j] is the least for the first j groups in k
+ * stages, from[k][j] where the last of these begins. At most MODEL_MAX_LAYERS groups. */
+static void cut_evenly(const struct groups *g, int stages, double limit, int *ret_first)
+{
+    size_t width = (size_t)g->count + 1;
+    double *best = mem_alloc(2 * width * sizeof *best);
+    short *from = mem_zalloc(((size_t)stages + 1) * width * sizeof *from);
+    for (size_t j = 0; j < width; j++)
+        best[j] = j == 0 ? 0 : INFINITY;
+    for (int k = 1; k <= stages; k++) {
+        const double *last = best + (size_t)((k + 1) % 2) * width;
+        double *now = best + (size_t)(k % 2) * width;
+        for (int j = 0; j <= g->count; j++) {
+            now[j] = INFINITY;
+            for (int i = j - 1; i >= k - 1; i--) {
+                double cost = stage_cost(g, i, j);
+                if (cost > limit || cost * cost >= now[j])
+                    break;
+                if (last[i] + cost * cost < now[j]) {
+                    now[j] = last[i] + cost * cost;
+                    from[(size_t)k * width + (size_t)j] = (short)i;
+                }
+            }
+        }
+    }
+    for (int k = stages, j = g->count; k > 0; k--) {
+        ret_first[k] = g->first[j];
+        j = from[(size_t)k * width + (size_t)j];
+    }
+    ret_first[0] = 0;
+    free(best);
+    free(from);
+}
+
+int plan_cut(const struct job_spec *job, int stages, int *ret_stage_first, struct err *e)
+{
+    int most = model_work_layers(&job->model);
+    if (stages < 1)
+        return err_set(e, ERR_INVALID, "a pipeline has at least 1 stage, not %d", stages);
+    if (stages == 1) {
+        ret_stage_first[0] = 0;
+        ret_stage_first[1] = job->model.layer_count;
+        return 0;
+    }
+    if (stages > most)
+        return err_set(e, ERR_INVALID,
+                       "the model has %d layer%s with parameters, so it can be cut into at most %d "
+                       "stage%s, not %d",
+                       most, most == 1 ? "" : "s", most, most == 1 ? "" : "s", stages);
+    struct groups g;
+    groups_make(&job->model, &g);
+    cut_evenly(&g, stages, least_limit(&g, stages), ret_stage_first);
+    groups_done(&g);
+    return 0;
+}
+
+/* ---- memory ---- */
+
+static double state_floats(const struct optimizer *o)
+{
+    if (o->kind == OPTIMIZER_SGD)
+        return o->momentum > 0 ? 1 : 0;
+    return 2;
+}
+
+static double most_in_flight(const struct plan *p, int stage)
+{
+    int m = p->microbatches > 0 ? p->microbatches : 1;
+    if (p->pipeline <= 1 || p->schedule == SCHEDULE_GPIPE)
+        return m;
+    return m < p->pipeline - stage ? m : p->pipeline - stage;
+}
+
+/* Items of the largest micro-batch of a rank. An ensemble's members each train on whole batches of
+ * their own shard. */
+static double items_at_once(const struct job_spec *job, const struct plan *p)
+{
+    int data = p->kind == STRATEGY_SEGMENT_ENSEMBLE || p->data < 1 ? 1 : p->data;
+    int m = p->microbatches > 0 ? p->microbatches : 1;
+    return ceil(ceil((double)job->fit.batch_size / data) / m);
+}
+
+static double stage_memory(const struct job_spec *job, const struct plan *p, int stage)
+{
+    double parameters = 0, kept = 0, widest = 0;
+    double items = items_at_once(job, p);
+    int first = p->stage_first[stage], end = p->stage_first[stage + 1];
+    for (int i = first; i < end; i++) {
+        const struct layer *l = &job->model.layers[i];
+        double out = 4 * (double)shape_elements(&l->out);
+        parameters += (double)l->parameters;
+        kept += (double)l->activation_bytes;
+        widest = fmax(widest, fmax(out, 4 * (double)shape_elements(&l->in)));
+    }
+    if (first < end)
+        kept += 4 * (double)shape_elements(&job->model.layers[first].in); /* the stage's input */
+    double weights = 4 * parameters * (2 + state_floats(&job->optimizer));
+    /* two gradients of activations: the one that comes in and the one that is made of it */
+    return weights + items * (kept * most_in_flight(p, stage) + 2 * widest);
+}
+
+int64_t plan_memory(const struct job_spec *job, const struct plan *p)
+{
+    double most = 0;
+    for (int stage = 0; stage < p->pipeline; stage++)
+        most = fmax(most, stage_memory(job, p, stage));
+    return most < 9e18 ? (int64_t)most : INT64_MAX;
+}

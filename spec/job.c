@@ -1,0 +1,326 @@
+/* job.c: the tables of the job document itself, and the order in which its parts are decoded. */
+#include "spec/job.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "spec/job_decode.h"
+#include "spec/model_decode.h"
+#include "spec/names.h"
+
+#define BATCH_MAX     (1 << 24)
+#define EXACT_INT_MAX 9007199254740991.0 /* 2^53 - 1: what every JSON reader keeps exact */
+#define NAME_CHARS    " ._-"
+
+static void free_texts(char **list)
+{
+    for (char **p = list; p && *p; p++)
+        free(*p);
+    free(list);
+}
+
+void job_spec_free(struct job_spec *s)
+{
+    if (!s)
+        return;
+    free(s->name);
+    free(s->user);
+    free_texts(s->command);
+    model_done(&s->model);
+    data_source_done(&s->train);
+    data_source_done(&s->validation);
+    for (int i = 0; i < s->label_count; i++) {
+        free(s->labels[i].key);
+        free(s->labels[i].value);
+    }
+    free(s->labels);
+    free(s);
+}
+
+static void check_name(struct decoding *d, const struct where *at, const char *text)
+{
+    char hint[160], better[129];
+    size_t n = 0;
+    int good = 1;
+    for (const char *p = text; *p && n < sizeof better - 1; p++) {
+        int allowed = isalnum((unsigned char)*p) || strchr(NAME_CHARS, *p);
+        good = good && allowed;
+        if (allowed)
+            better[n++] = *p;
+        else if (n > 0 && better[n - 1] != '-')
+            better[n++] = '-';
+    }
+    better[n] = '\0';
+    snprintf(hint, sizeof hint, "For example: \"%s\".", n ? better : "mnist");
+    if (!good)
+        field_fault(d, at, "invalid", hint,
+                    "A job's name has letters, digits, spaces, \".\", \"_\" and \"-\" only.");
+}
+
+static void check_user(struct decoding *d, const struct where *at, const char *text)
+{
+    for (const char *p = text; *p; p++) {
+        if (isalnum((unsigned char)*p) || strchr("._@-", *p))
+            continue;
+        field_fault(d, at, "invalid", "For example: \"ada\".",
+                    "A user's name has letters, digits, \".\", \"_\", \"@\" and \"-\" only.");
+        return;
+    }
+}
+
+static void decode_model(struct decoding *d, const json_t *v, const struct where *at, void *base)
+{
+    model_decode(d, v, at, &((struct job_spec *)base)->model);
+}
+
+/* Known to the design, not to this version; the job is right without them. */
+static void decode_checkpoint(struct decoding *d, const json_t *v, const struct where *at,
+                              void *base)
+{
+    (void)v;
+    (void)base;
+    field_warn(d, at, "unsupported", "The weights at the end of the job are kept in any case.",
+               "Checkpoints are not taken by this version; \"checkpoint\" is ignored.");
+}
+
+static const struct object *const fit_kin[] = {&compile_object, &resources_object, NULL};
+static const struct field fit_fields[] = {
+    {.name = "epochs",
+     .also = "num_epochs n_epochs max_epochs",
+     .kind = FIELD_INT,
+     FIELD_AT(struct fit, epochs),
+     .fallback = 1,
+     .min = 1,
+     .max = 1e9,
+     .help = "how often all data is passed",
+     .example = "10"},
+    {.name = "steps",
+     .also = "max_steps num_steps iterations",
+     .kind = FIELD_INT,
+     FIELD_AT(struct fit, steps),
+     .min = 1,
+     .max = 1e15,
+     .help = "how many optimizer steps are taken in all, instead of epochs",
+     .example = "1000"},
+    {.name = "batch_size",
+     .also = "batch bs global_batch_size",
+     .kind = FIELD_INT,
+     FIELD_AT(struct fit, batch_size),
+     .fallback = 32,
+     .min = 1,
+     .max = BATCH_MAX,
+     .help = "how many items a step takes, over all devices",
+     .example = "64"},
+    {.name = "shuffle",
+     .kind = FIELD_BOOL,
+     FIELD_AT(struct fit, shuffle),
+     .fallback = 1,
+     .help = "whether each epoch has its own order",
+     .example = "true"},
+    {.name = "seed",
+     .also = "random_seed random_state",
+     .kind = FIELD_INT,
+     FIELD_AT(struct fit, seed),
+     .max = EXACT_INT_MAX,
+     .help = "what start weights, order and dropout are drawn from",
+     .example = "42"},
+    {.name = "validation_split",
+     .also = "val_split",
+     .kind = FIELD_NUMBER,
+     FIELD_AT(struct fit, validation_split),
+     .max = 1,
+     .below_max = 1,
+     .help = "the last share of the training data, which is kept for validation",
+     .example = "0.2"},
+};
+const struct object fit_object = OBJECT("fit", fit_fields, fit_kin);
+
+static const struct field resources_fields[] = {
+    {.name = "devices",
+     .also = "gpus num_gpus n_gpus ranks world_size workers num_workers nproc_per_node",
+     .kind = FIELD_INT,
+     FIELD_AT(struct resources, devices),
+     .fallback = 1,
+     .min = 1,
+     .max = PLAN_MAX_RANKS,
+     .help = "how many devices the job runs on",
+     .example = "2"},
+    {.name = "device",
+     .also = "kind device_type",
+     .kind = FIELD_ENUM,
+     FIELD_AT(struct resources, device),
+     .fallback = DEVICE_ANY,
+     .words = &device_kind_words,
+     .help = "which kind of device",
+     .example = "\"gpu\""},
+    {.name = "memory",
+     .also = "mem memory_bytes",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_memory,
+     .help = "what a device's share may take, in bytes or as \"512MiB\"",
+     .example = "\"8GiB\""},
+};
+const struct object resources_object = OBJECT("resources", resources_fields, NULL);
+
+/* "resources" and "fit" stand before "strategy", which is checked against them. */
+static const struct object *const job_kin[] = {&compile_object, &fit_object, &resources_object,
+                                               &model_object, NULL};
+static const struct field job_fields[] = {
+    {.name = "name",
+     .also = "title job_name",
+     .kind = FIELD_TEXT,
+     FIELD_AT(struct job_spec, name),
+     .fallback_text = "job",
+     .min = 1,
+     .max = 128,
+     .check = check_name,
+     .help = "what people call the job",
+     .example = "\"mnist\""},
+    {.name = "command",
+     .also = "cmd args argv",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_command,
+     .help = "a program to run instead of a model",
+     .example = "[\"python3\", \"train.py\"]"},
+    {.name = "model",
+     .also = "network",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_model,
+     .help = "the layers",
+     .example = "{\"input\": [784], \"layers\": [...]}"},
+    {.name = "compile",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_compile,
+     .help = "optimizer, loss and metrics",
+     .example = "{\"optimizer\": \"adam\", \"loss\": \"sparse_categorical_crossentropy\"}"},
+    {.name = "data",
+     .also = "dataset",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_data,
+     .help = "what the model is trained on",
+     .example = "{\"train\": {\"format\": \"csv\", \"path\": \"iris.csv\"}}"},
+    {.name = "fit",
+     .also = "training",
+     .kind = FIELD_OBJECT,
+     .object = &fit_object,
+     FIELD_AT(struct job_spec, fit),
+     .help = "epochs, batch size and order",
+     .example = "{\"epochs\": 10, \"batch_size\": 64}"},
+    {.name = "resources",
+     .kind = FIELD_OBJECT,
+     .object = &resources_object,
+     FIELD_AT(struct job_spec, resources),
+     .help = "devices and memory",
+     .example = "{\"devices\": 2}"},
+    {.name = "strategy",
+     .also = "parallelism distribution",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_strategy,
+     .help = "how the work is spread over the devices",
+     .example = "\"auto\""},
+    {.name = "priority",
+     .kind = FIELD_INT,
+     FIELD_AT(struct job_spec, priority),
+     .min = -1000,
+     .max = 1000,
+     .help = "jobs with a higher one start first",
+     .example = "0"},
+    {.name = "time_limit",
+     .also = "timeout walltime max_time",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_time_limit,
+     .help = "how long the job may run, in seconds or as \"2h\"",
+     .example = "\"2h\""},
+    {.name = "labels",
+     .also = "tags",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_labels,
+     .help = "words to find the job by",
+     .example = "{\"team\": \"vision\"}"},
+    {.name = "checkpoint",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_checkpoint,
+     .help = "not in this version",
+     .example = "{\"every\": \"10m\"}"},
+    {.name = "user",
+     .kind = FIELD_TEXT,
+     FIELD_AT(struct job_spec, user),
+     .fallback_text = "",
+     .max = 64,
+     .check = check_user,
+     .help = "whose job it is",
+     .example = "\"ada\""},
+};
+static const struct object job_object = OBJECT("a job", job_fields, job_kin);
+
+static void check_training_parts(struct decoding *d, const json_t *doc, const struct where *at)
+{
+    static const char *const needed[] = {"model", "compile", "data"};
+    if (!json_object_get(doc, "model") && !json_object_get(doc, "compile") &&
+        !json_object_get(doc, "data") && !json_object_get(doc, "fit")) {
+        field_fault(d, at, "required",
+                    "Add \"model\", \"compile\" and \"data\", or \"command\": [\"python3\", "
+                    "\"train.py\"].",
+                    "This says neither what to train (\"model\") nor what to run (\"command\").");
+        return;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(needed); i++)
+        if (!json_object_get(doc, needed[i]))
+            field_missing(d, &job_object, field_find(&job_object, needed[i]), doc, at);
+}
+
+static void check_command_parts(struct decoding *d, struct job_spec *s, const json_t *doc,
+                                const struct where *at)
+{
+    static const char *const others[] = {"model", "compile", "data", "fit"};
+    for (size_t i = 0; i < ARRAY_LEN(others); i++)
+        if (json_object_get(doc, others[i]))
+            field_fault(d, FIELD_WHERE(at, others[i]), "conflict",
+                        "Leave out \"command\" to have the model trained, or this to have the "
+                        "program run.",
+                        "A job with \"command\" has no \"%s\": the program does that itself.",
+                        others[i]);
+    if (s->strategy.kind != STRATEGY_AUTO || s->strategy.is_mesh)
+        field_warn(d, FIELD_WHERE(at, "strategy"), "no_effect", NULL,
+                   "A command is started once on each device; \"strategy\" is ignored.");
+    s->strategy = (struct strategy){.kind = STRATEGY_AUTO, .schedule = SCHEDULE_1F1B};
+}
+
+static void check_whole(struct decoding *d, struct job_spec *s, const json_t *doc,
+                        const struct where *at)
+{
+    if (json_object_get(doc, "command")) {
+        check_command_parts(d, s, doc, at);
+        return;
+    }
+    check_training_parts(d, doc, at);
+    check_strategy(d, s, doc, at);
+    check_training(d, s, doc, at);
+}
+
+struct job_spec *job_spec_parse(const json_t *doc, int strict, struct faults *f,
+                                struct faults *warnings)
+{
+    struct decoding d = {.faults = f, .warnings = warnings, .strict = strict};
+    struct where root = {.key = ""};
+    size_t before = f->total;
+    if (!json_is_object(doc)) {
+        field_fault(&d, &root, "wrong_type",
+                    "For example: {\"name\": \"mnist\", \"model\": {...}, \"compile\": {...}, "
+                    "\"data\": {...}}.",
+                    "A job must be a JSON object.");
+        return NULL;
+    }
+    struct job_spec *s = mem_zalloc(sizeof *s);
+    s->strategy.schedule = SCHEDULE_1F1B;
+    field_decode_object(&d, &job_object, doc, &root, s);
+    check_whole(&d, s, doc, &root);
+    if (f->total == before)
+        return s;
+    job_spec_free(s);
+    return NULL;
+}
