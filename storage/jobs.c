@@ -1,0 +1,421 @@
+/* jobs.c: jobs and their documents, their moves, and the sums kept beside them. */
+#include "storage/internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PENDING_MAX 100000
+#define BLOCK_SHIFT 8 /* 256 submissions a block of pending_blocks */
+
+static const char *const state_names[] = {
+    [JOB_PENDING] = "pending",     [JOB_STARTING] = "starting",   [JOB_RUNNING] = "running",
+    [JOB_STOPPING] = "stopping",   [JOB_SUCCEEDED] = "succeeded", [JOB_FAILED] = "failed",
+    [JOB_CANCELLED] = "cancelled",
+};
+_Static_assert(ARRAY_LEN(state_names) == JOB_STATE__MAX, "every state has a name");
+
+const char *job_state_name(enum job_state s)
+{
+    return (unsigned)s < JOB_STATE__MAX ? state_names[s] : "unknown";
+}
+
+int job_state_from_name(const char *name, enum job_state *ret)
+{
+    for (int i = 0; i < JOB_STATE__MAX; i++) {
+        if (strcmp(name, state_names[i]) == 0) {
+            *ret = (enum job_state)i;
+            return 0;
+        }
+    }
+    return ERR_INVALID;
+}
+
+void job_row_done(struct job_row *r)
+{
+    free(r->id);
+    free(r->name);
+    free(r->user);
+    free(r->reason_code);
+    free(r->reason);
+    free(r->spec);
+    free(r->plan);
+    free(r->exit);
+    *r = (struct job_row){0};
+}
+
+void job_done(void *row)
+{
+    job_row_done(row);
+}
+
+/* ---- reading a row ---- */
+
+void job_read_slim(struct query *q, void *row)
+{
+    struct job_row *r = row;
+    *r = (struct job_row){.seq = column_int(q)};
+    r->id = column_text(q);
+    r->name = column_text(q);
+    r->user = column_text(q);
+    r->state = (enum job_state)column_int(q);
+    r->reason_code = column_text(q);
+    r->reason = column_text(q);
+    r->priority = column_int(q);
+    r->devices = column_int(q);
+    r->device_kind = (int)column_int(q);
+    r->memory = column_int(q);
+    r->submitted_us = column_int(q);
+    r->started_us = column_int(q);
+    r->finished_us = column_int(q);
+    r->attempt = column_int(q);
+    r->epoch = column_int(q);
+    r->step = column_int(q);
+    r->steps = column_int(q);
+    r->exit = column_text(q);
+    r->version = column_int(q);
+    r->plan = column_text(q);
+}
+
+static int no_such_job(const char *id, struct err *e)
+{
+    return err_set(e, ERR_NOT_FOUND, "there is no job %.60s", id);
+}
+
+int job_seq(struct store *s, const char *id, int64_t *ret, struct err *e)
+{
+    int r = turn_check(s, e);
+    if (r < 0)
+        return r;
+    if (s->memo_seq == 0 || strcmp(s->memo_id, id) != 0) {
+        CLEANUP(query_close) struct query q = {0};
+        int64_t seq = 0;
+        r = query_read(&q, s, "SELECT seq FROM jobs WHERE id = ?", e);
+        if (r < 0)
+            return r;
+        query_text(&q, id);
+        r = query_one_int(&q, &seq, e);
+        if (r <= 0)
+            return r < 0 ? r : no_such_job(id, e);
+        if (strlen(id) < sizeof s->memo_id) {
+            memcpy(s->memo_id, id, strlen(id) + 1);
+            s->memo_seq = seq;
+        }
+        *ret = seq;
+        return 0;
+    }
+    *ret = s->memo_seq;
+    return 0;
+}
+
+int store_job_get(struct store *s, const char *id, struct job_row *ret, struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int r = query_read(&q, s, "SELECT " JOB_SLIM ", d.spec " JOB_FROM "WHERE j.id = ?", e);
+    if (r < 0)
+        return r;
+    query_text(&q, id);
+    r = query_step(&q, e);
+    if (r <= 0)
+        return r < 0 ? r : no_such_job(id, e);
+    job_read_slim(&q, ret);
+    ret->spec = column_text(&q);
+    return 0;
+}
+
+/* ---- the sums ---- */
+static int count_state(struct store *s, enum job_state state, int by, struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int r = query_write(&q, s, "UPDATE job_counts SET n = n + ? WHERE state = ?", e);
+    if (r < 0)
+        return r;
+    query_int(&q, by);
+    query_int(&q, state);
+    r = query_run(&q, e);
+    return r < 0 ? r : 0;
+}
+
+static const char block_add[] = "INSERT INTO pending_blocks (priority, block, n) VALUES (?, ?, 1)"
+                                " ON CONFLICT (priority, block) DO UPDATE SET n = n + 1";
+static const char block_take[] =
+    "UPDATE pending_blocks SET n = n - 1 WHERE priority = ? AND block = ?";
+static const char block_drop[] =
+    "DELETE FROM pending_blocks WHERE priority = ? AND block = ? AND n = 0";
+
+static int block_run(struct store *s, const char *sql, int64_t priority, int64_t seq, struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int r = query_write(&q, s, sql, e);
+    if (r < 0)
+        return r;
+    query_int(&q, priority);
+    query_int(&q, seq >> BLOCK_SHIFT);
+    r = query_run(&q, e);
+    return r < 0 ? r : 0;
+}
+
+static int enter_state(struct store *s, enum job_state state, int64_t priority, int64_t seq,
+                       struct err *e)
+{
+    int r = count_state(s, state, 1, e);
+    if (r == 0 && state == JOB_PENDING)
+        r = block_run(s, block_add, priority, seq, e);
+    return r;
+}
+
+static int leave_state(struct store *s, enum job_state state, int64_t priority, int64_t seq,
+                       struct err *e)
+{
+    int r = count_state(s, state, -1, e);
+    if (r == 0 && state == JOB_PENDING)
+        r = block_run(s, block_take, priority, seq, e);
+    if (r == 0 && state == JOB_PENDING)
+        r = block_run(s, block_drop, priority, seq, e);
+    return r;
+}
+
+int store_job_count(struct store *s, int64_t counts[JOB_STATE__MAX], struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int64_t n[JOB_STATE__MAX] = {0};
+    int r = query_read(&q, s, "SELECT state, n FROM job_counts LIMIT 7", e);
+    if (r < 0)
+        return r;
+    while ((r = query_step(&q, e)) == 1) {
+        int64_t state = column_int(&q);
+        if (state >= 0 && state < JOB_STATE__MAX)
+            n[state] = column_int(&q);
+    }
+    if (r == 0)
+        memcpy(counts, n, sizeof n);
+    return r;
+}
+
+/* ---- inserting ---- */
+static const char insert_job[] =
+    "INSERT INTO jobs (id, name, user, state, reason_code, reason, priority, devices, device_kind,"
+    " memory, submitted_us, started_us, finished_us, attempt, epoch, step, steps, exit, version)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)";
+
+static int insert_slim(struct store *s, const struct job_row *r, int64_t *ret_seq, struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int n = query_write(&q, s, insert_job, e);
+    if (n < 0)
+        return n;
+    query_text(&q, r->id);
+    query_text(&q, r->name);
+    query_text(&q, r->user);
+    query_int(&q, r->state);
+    query_text(&q, r->reason_code);
+    query_text(&q, r->reason);
+    query_int(&q, r->priority);
+    query_int(&q, r->devices);
+    query_int(&q, r->device_kind);
+    query_int(&q, r->memory);
+    query_int(&q, r->submitted_us);
+    query_int(&q, r->started_us);
+    query_int(&q, r->finished_us);
+    query_int(&q, r->attempt);
+    query_int(&q, r->epoch);
+    query_int(&q, r->step);
+    query_int(&q, r->steps);
+    query_text(&q, r->exit);
+    n = query_run(&q, e);
+    if (n == ERR_CONFLICT)
+        return err_set(e, n, "there is a job %.60s already", r->id);
+    if (n < 0)
+        return n;
+    *ret_seq = sqlite3_last_insert_rowid(s->db);
+    return 0;
+}
+
+static int insert_documents(struct store *s, int64_t seq, const struct job_row *r, struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int n = query_write(&q, s, "INSERT INTO job_documents (job, plan, spec) VALUES (?, ?, ?)", e);
+    if (n < 0)
+        return n;
+    query_int(&q, seq);
+    query_text(&q, r->plan);
+    query_text(&q, r->spec);
+    n = query_run(&q, e);
+    return n < 0 ? n : 0;
+}
+
+/* Checked before the first row is written, so that a refused job leaves no part of itself. */
+static int check_documents(const struct job_row *r, struct err *e)
+{
+    if (!r->spec || !r->plan)
+        return err_set(e, ERR_INVALID, "job %.60s has no %s", r->id, r->spec ? "plan" : "spec");
+    size_t bytes = strlen(r->spec) + strlen(r->plan);
+    if (bytes > STORE_TEXT_MAX)
+        return err_set(e, ERR_TOO_LARGE, "spec and plan of job %.60s are %zu bytes; the most is %d",
+                       r->id, bytes, STORE_TEXT_MAX);
+    return 0;
+}
+
+int store_job_insert(struct store *s, const struct job_row *r, int64_t *ret_seq, struct err *e)
+{
+    int64_t seq = 0;
+    int n = check_documents(r, e);
+    if (n == 0)
+        n = insert_slim(s, r, &seq, e);
+    if (n < 0)
+        return n;
+    if (seq < s->new_from)
+        s->new_from = seq;
+    n = insert_documents(s, seq, r, e);
+    if (n == 0)
+        n = enter_state(s, r->state, r->priority, seq, e);
+    if (n < 0)
+        return n;
+    if (ret_seq)
+        *ret_seq = seq;
+    return 0;
+}
+
+/* ---- moving ---- */
+struct standing {
+    int64_t seq, state, priority;
+};
+
+static int job_standing(struct store *s, const char *id, struct standing *ret, struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int r = query_read(&q, s, "SELECT seq, state, priority FROM jobs WHERE id = ?", e);
+    if (r < 0)
+        return r;
+    query_text(&q, id);
+    r = query_step(&q, e);
+    if (r <= 0)
+        return r < 0 ? r : no_such_job(id, e);
+    ret->seq = column_int(&q);
+    ret->state = column_int(&q);
+    ret->priority = column_int(&q);
+    return 0;
+}
+
+static const char move_job[] =
+    "UPDATE jobs SET state = ?, reason_code = ?, reason = ?, submitted_us = ?, started_us = ?,"
+    " finished_us = ?, attempt = ?, exit = ?, version = version + 1 WHERE seq = ?";
+/* Of a job whose state stays: no index needs to change. */
+static const char restate_job[] =
+    "UPDATE jobs SET reason_code = ?, reason = ?, submitted_us = ?, started_us = ?,"
+    " finished_us = ?, attempt = ?, exit = ?, version = version + 1 WHERE seq = ?";
+
+static int move_slim(struct store *s, const struct job_row *r, int64_t seq, int stays,
+                     struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int n = query_write(&q, s, stays ? restate_job : move_job, e);
+    if (n < 0)
+        return n;
+    if (!stays)
+        query_int(&q, r->state);
+    query_text(&q, r->reason_code);
+    query_text(&q, r->reason);
+    query_int(&q, r->submitted_us);
+    query_int(&q, r->started_us);
+    query_int(&q, r->finished_us);
+    query_int(&q, r->attempt);
+    query_text(&q, r->exit);
+    query_int(&q, seq);
+    n = query_run(&q, e);
+    return n < 0 ? n : 0;
+}
+
+static int move_labels(struct store *s, int64_t seq, enum job_state to, struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int r = query_write(&q, s, "UPDATE job_labels SET state = ? WHERE job = ?", e);
+    if (r < 0)
+        return r;
+    query_int(&q, to);
+    query_int(&q, seq);
+    r = query_run(&q, e);
+    return r < 0 ? r : 0;
+}
+
+int store_job_move(struct store *s, const struct job_row *r, enum job_state from, struct err *e)
+{
+    struct standing is = {0};
+    int n = job_standing(s, r->id, &is, e);
+    if (n < 0)
+        return n;
+    if (is.state != (int64_t)from)
+        return err_set(e, ERR_CONFLICT, "job %.60s is %s, not %s", r->id,
+                       job_state_name((enum job_state)is.state), job_state_name(from));
+    int stays = r->state == from;
+    n = move_slim(s, r, is.seq, stays, e);
+    if (n < 0 || stays)
+        return n;
+    n = move_labels(s, is.seq, r->state, e);
+    if (n == 0)
+        n = leave_state(s, from, is.priority, is.seq, e);
+    if (n == 0)
+        n = enter_state(s, r->state, is.priority, is.seq, e);
+    return n;
+}
+
+int store_job_progress(struct store *s, const char *id, int64_t epoch, int64_t step, int64_t steps,
+                       struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int64_t seq = 0;
+    int r = job_seq(s, id, &seq, e);
+    if (r == 0)
+        r = query_write(&q, s,
+                        "UPDATE jobs SET epoch = ?1, step = ?2, steps = ?3, version = version + 1"
+                        " WHERE seq = ?4 AND (epoch, step, steps) IS NOT (?1, ?2, ?3)",
+                        e);
+    if (r < 0)
+        return r;
+    query_int(&q, epoch);
+    query_int(&q, step);
+    query_int(&q, steps);
+    query_int(&q, seq);
+    r = query_run(&q, e);
+    return r < 0 ? r : 0;
+}
+
+/* ---- the queue ---- */
+int store_job_pending(struct store *s, int limit, struct job_row *rows, struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int r = limit_check(limit, PENDING_MAX, e);
+    if (r == 0)
+        r = query_read(&q, s,
+                       "SELECT " JOB_SLIM JOB_FROM
+                       "WHERE j.state = 0 ORDER BY j.priority DESC, j.seq LIMIT ?",
+                       e);
+    if (r < 0)
+        return r;
+    query_int(&q, limit);
+    return query_rows(&q, limit, rows, sizeof *rows, job_read_slim, job_done, e);
+}
+
+/* Whole blocks from their sums, then at most one block's entries. */
+int store_job_ahead(struct store *s, int64_t priority, int64_t seq, int64_t *ret, struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int64_t n = 0;
+    int r = query_read(&q, s,
+                       "SELECT (SELECT coalesce(sum(n), 0) FROM pending_blocks WHERE priority > ?1)"
+                       " + (SELECT coalesce(sum(n), 0) FROM pending_blocks WHERE priority = ?1 AND "
+                       "block < ?2 >> 8)"
+                       " + (SELECT count(*) FROM jobs WHERE state = 0 AND priority = ?1"
+                       "    AND seq >= ?2 >> 8 << 8 AND seq < ?2)",
+                       e);
+    if (r < 0)
+        return r;
+    query_int(&q, priority);
+    query_int(&q, seq);
+    r = query_one_int(&q, &n, e);
+    if (r < 0)
+        return r;
+    *ret = n;
+    return 0;
+}

@@ -1,0 +1,213 @@
+/* metrics.c: what trainers report of their steps and epochs.
+ *
+ * Keyed (job, step, attempt) without rowid, so that a job's curve lies together in the order in
+ * which it is read, some 60 bytes a step. A step that an attempt reports again replaces the first
+ * report. Of a step that several attempts made, the latest attempt's counts.
+ */
+#include "storage/internal.h"
+
+#include <stdlib.h>
+
+#define LIST_MAX 1000000
+
+static const char put_step[] =
+    "REPLACE INTO steps (job, step, attempt, epoch, loss, grad_norm, learning_rate, time_us,"
+    " samples_per_second) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+
+int store_step_put(struct store *s, const char *job_id, const struct step_row *r, struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int64_t job = 0;
+    int n = job_seq(s, job_id, &job, e);
+    if (n == 0)
+        n = query_write(&q, s, put_step, e);
+    if (n < 0)
+        return n;
+    query_int(&q, job);
+    query_int(&q, r->step);
+    query_int(&q, r->attempt);
+    query_int(&q, r->epoch);
+    query_real(&q, r->loss);
+    query_real(&q, r->grad_norm);
+    query_real(&q, r->learning_rate);
+    query_int(&q, r->time_us);
+    query_real(&q, r->samples_per_second);
+    n = query_run(&q, e);
+    return n < 0 ? n : 0;
+}
+
+#define STEP_COLUMNS                                                                               \
+    "attempt, step, epoch, loss, grad_norm, learning_rate, time_us, samples_per_second "
+
+static void step_read(struct query *q, void *row)
+{
+    struct step_row *r = row;
+    r->attempt = column_int(q);
+    r->step = column_int(q);
+    r->epoch = column_int(q);
+    r->loss = column_real(q);
+    r->grad_norm = column_real(q);
+    r->learning_rate = column_real(q);
+    r->time_us = column_int(q);
+    r->samples_per_second = column_real(q);
+}
+
+/* Attempts of a step come in ascending order, so the last row of a step is the one; reading stops
+ * when the step after the last wanted one begins. At most limit * attempts rows. */
+int store_step_list(struct store *s, const char *job_id, int64_t after, int limit,
+                    struct step_row *rows, struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int64_t job = 0;
+    int n = 0;
+    int r = limit_check(limit, LIST_MAX, e);
+    if (r == 0)
+        r = job_seq(s, job_id, &job, e);
+    if (r == 0)
+        r = query_read(&q, s,
+                       "SELECT " STEP_COLUMNS "FROM steps WHERE job = ? AND step > ?"
+                       " ORDER BY step, attempt",
+                       e);
+    if (r < 0)
+        return r;
+    query_int(&q, job);
+    query_int(&q, after);
+    while ((r = query_step(&q, e)) == 1) {
+        struct step_row row;
+        step_read(&q, &row);
+        if (n > 0 && rows[n - 1].step == row.step)
+            n--;
+        if (n == limit)
+            break;
+        rows[n++] = row;
+    }
+    return r < 0 ? r : n;
+}
+
+int store_step_count(struct store *s, const char *job_id, int64_t *ret_last_step, struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int64_t job = 0, last = 0;
+    int r = job_seq(s, job_id, &job, e);
+    if (r == 0)
+        r = query_read(&q, s, "SELECT step FROM steps WHERE job = ? ORDER BY step DESC LIMIT 1", e);
+    if (r < 0)
+        return r;
+    query_int(&q, job);
+    r = query_one_int(&q, &last, e);
+    if (r < 0)
+        return r;
+    *ret_last_step = last;
+    return 0;
+}
+
+/* The first step there is from `from` on, of its latest attempt; 1, or 0 if there is none. */
+static int step_from(struct store *s, int64_t job, int64_t from, struct step_row *ret,
+                     struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int r = query_read(&q, s,
+                       "SELECT " STEP_COLUMNS "FROM steps WHERE job = ?1 AND step = (SELECT step"
+                       " FROM steps WHERE job = ?1 AND step >= ?2 ORDER BY step LIMIT 1)"
+                       " ORDER BY attempt DESC LIMIT 1",
+                       e);
+    if (r < 0)
+        return r;
+    query_int(&q, job);
+    query_int(&q, from);
+    return query_rows(&q, 1, ret, sizeof *ret, step_read, NULL, e);
+}
+
+/* The first step there is, then the first at least `stride` further on, and so forth; the last one
+ * has its place kept. A seek for each row, whatever lies between. */
+int store_step_sample(struct store *s, const char *job_id, int64_t stride, int limit,
+                      struct step_row *rows, struct err *e)
+{
+    int64_t job = 0, last = 0;
+    int n = 0;
+    int r = limit_check(limit, LIST_MAX, e);
+    if (r == 0 && stride < 1)
+        r = err_set(e, ERR_INVALID, "a stride of %lld steps was asked for; it must be at least 1",
+                    (long long)stride);
+    if (r == 0)
+        r = store_step_count(s, job_id, &last, e);
+    if (r == 0)
+        r = job_seq(s, job_id, &job, e);
+    if (r < 0)
+        return r;
+    for (int64_t from = INT64_MIN; n < limit - 1;) {
+        r = step_from(s, job, from, &rows[n], e);
+        if (r <= 0)
+            return r < 0 ? r : n;
+        int64_t taken = rows[n++].step;
+        if (taken == last)
+            return n;
+        if (taken > last - stride)
+            break;
+        from = taken + stride;
+    }
+    r = step_from(s, job, last, &rows[n], e);
+    return r < 0 ? r : n + r;
+}
+
+/* ---- epochs ---- */
+void epoch_row_done(struct epoch_row *r)
+{
+    free(r->data);
+    *r = (struct epoch_row){0};
+}
+
+int store_epoch_put(struct store *s, const char *job_id, const struct epoch_row *r, struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int64_t job = 0;
+    int n = job_seq(s, job_id, &job, e);
+    if (n == 0)
+        n = query_write(&q, s,
+                        "REPLACE INTO epochs (job, epoch, attempt, data) VALUES (?, ?, ?, ?)", e);
+    if (n < 0)
+        return n;
+    query_int(&q, job);
+    query_int(&q, r->epoch);
+    query_int(&q, r->attempt);
+    query_text(&q, r->data);
+    n = query_run(&q, e);
+    return n < 0 ? n : 0;
+}
+
+static void epochs_done(struct epoch_row *rows, int n)
+{
+    for (int i = 0; i < n; i++)
+        epoch_row_done(&rows[i]);
+}
+
+int store_epoch_list(struct store *s, const char *job_id, int limit, struct epoch_row *rows,
+                     struct err *e)
+{
+    CLEANUP(query_close) struct query q = {0};
+    int64_t job = 0;
+    int n = 0;
+    int r = limit_check(limit, LIST_MAX, e);
+    if (r == 0)
+        r = job_seq(s, job_id, &job, e);
+    if (r == 0)
+        r = query_read(
+            &q, s, "SELECT attempt, epoch, data FROM epochs WHERE job = ? ORDER BY epoch, attempt",
+            e);
+    if (r < 0)
+        return r;
+    query_int(&q, job);
+    while ((r = query_step(&q, e)) == 1) {
+        struct epoch_row row = {.attempt = column_int(&q)};
+        row.epoch = column_int(&q);
+        if (n > 0 && rows[n - 1].epoch == row.epoch)
+            epoch_row_done(&rows[--n]);
+        if (n == limit)
+            break;
+        row.data = column_text(&q);
+        rows[n++] = row;
+    }
+    if (r < 0)
+        epochs_done(rows, n);
+    return r < 0 ? r : n;
+}

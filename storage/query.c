@@ -1,0 +1,205 @@
+/* query.c: prepared statements, found again by the address of their SQL.
+ *
+ * The table is open addressing over STORE_STATEMENTS slots. A statement is reset and its parameters
+ * cleared whenever its query is closed, so none keeps a read transaction open and none keeps a
+ * borrowed string.
+ */
+#include "storage/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct statement *find_slot(struct store *s, const char *sql)
+{
+    size_t i = (size_t)((uintptr_t)sql * 0x9e3779b97f4a7c15u >> 40);
+    for (;; i++) {
+        struct statement *slot = &s->statements[i % STORE_STATEMENTS];
+        if (slot->sql == sql || !slot->sql)
+            return slot;
+    }
+}
+
+static int statement_get(struct store *s, const char *sql, sqlite3_stmt **ret)
+{
+    struct statement *slot = find_slot(s, sql);
+    if (!slot->sql) {
+        if (s->statement_count >= STORE_STATEMENTS / 4 * 3)
+            BUG("more than %zu statements: raise STORE_STATEMENTS", s->statement_count);
+        int rc = sqlite3_prepare_v3(s->db, sql, -1, SQLITE_PREPARE_PERSISTENT, &slot->st, NULL);
+        if (rc == SQLITE_ERROR)
+            BUG("%s: in %s", sqlite3_errmsg(s->db), sql);
+        if (rc != SQLITE_OK)
+            return rc;
+        slot->sql = sql;
+        s->statement_count++;
+    }
+    *ret = slot->st;
+    return SQLITE_OK;
+}
+
+int statement_run(struct store *s, const char *sql)
+{
+    sqlite3_stmt *st;
+    int rc = statement_get(s, sql, &st);
+    if (rc != SQLITE_OK)
+        return rc;
+    sqlite3_step(st);
+    return sqlite3_reset(st);
+}
+
+void statements_finalize(struct store *s)
+{
+    for (size_t i = 0; i < STORE_STATEMENTS; i++) {
+        sqlite3_finalize(s->statements[i].st);
+        s->statements[i] = (struct statement){0};
+    }
+    s->statement_count = 0;
+}
+
+static int query_open(struct query *q, struct store *s, const char *sql, struct err *e)
+{
+    int rc = statement_get(s, sql, &q->st);
+    q->store = s;
+    return rc == SQLITE_OK ? 0 : turn_error(s, rc, e);
+}
+
+int query_read(struct query *q, struct store *s, const char *sql, struct err *e)
+{
+    query_close(q);
+    int r = turn_check(s, e);
+    return r < 0 ? r : query_open(q, s, sql, e);
+}
+
+int query_write(struct query *q, struct store *s, const char *sql, struct err *e)
+{
+    query_close(q);
+    int r = turn_begin(s, e);
+    if (r < 0)
+        return r;
+    q->writes = 1;
+    return query_open(q, s, sql, e);
+}
+
+void query_close(struct query *q)
+{
+    if (q->st) {
+        sqlite3_reset(q->st);
+        if (q->parameter > 0)
+            sqlite3_clear_bindings(q->st);
+    }
+    *q = (struct query){0};
+}
+
+static void note_bind(struct query *q, int rc)
+{
+    if (rc != SQLITE_OK && q->bind_error == SQLITE_OK)
+        q->bind_error = rc;
+}
+
+void query_text(struct query *q, const char *v)
+{
+    if (v)
+        note_bind(q, sqlite3_bind_text(q->st, ++q->parameter, v, -1, SQLITE_STATIC));
+    else
+        note_bind(q, sqlite3_bind_null(q->st, ++q->parameter));
+}
+
+void query_int(struct query *q, int64_t v)
+{
+    note_bind(q, sqlite3_bind_int64(q->st, ++q->parameter, v));
+}
+
+void query_real(struct query *q, double v)
+{
+    note_bind(q, sqlite3_bind_double(q->st, ++q->parameter, v));
+}
+
+static int step_failed(struct query *q, int rc, struct err *e)
+{
+    struct store *s = q->store;
+    if (rc == SQLITE_RANGE || rc == SQLITE_MISUSE)
+        BUG("a parameter that the statement does not have: %s", sqlite3_sql(q->st));
+    int r = turn_error(s, rc, e);
+    query_close(q);
+    return r;
+}
+
+int query_step(struct query *q, struct err *e)
+{
+    if (q->bind_error != SQLITE_OK)
+        return step_failed(q, q->bind_error, e);
+    int rc = sqlite3_step(q->st);
+    q->column = -1;
+    if (rc == SQLITE_ROW)
+        return 1;
+    if (rc != SQLITE_DONE)
+        return step_failed(q, rc, e);
+    if (q->writes && sqlite3_changes(q->store->db) > 0)
+        q->store->writes++;
+    return 0;
+}
+
+int query_run(struct query *q, struct err *e)
+{
+    sqlite3 *db = q->store->db;
+    int r = query_step(q, e);
+    while (r == 1)
+        r = query_step(q, e);
+    query_close(q);
+    return r < 0 ? r : sqlite3_changes(db);
+}
+
+int query_one_int(struct query *q, int64_t *ret, struct err *e)
+{
+    int r = query_step(q, e);
+    if (r == 1)
+        *ret = column_int(q);
+    query_close(q);
+    return r;
+}
+
+char *column_text(struct query *q)
+{
+    int i = ++q->column;
+    const char *text = (const char *)sqlite3_column_text(q->st, i);
+    if (!text)
+        return NULL;
+    return mem_strndup(text, (size_t)sqlite3_column_bytes(q->st, i));
+}
+
+int64_t column_int(struct query *q)
+{
+    return sqlite3_column_int64(q->st, ++q->column);
+}
+
+double column_real(struct query *q)
+{
+    int i = ++q->column;
+    if (sqlite3_column_type(q->st, i) == SQLITE_NULL)
+        return NAN;
+    return sqlite3_column_double(q->st, i);
+}
+
+int query_rows(struct query *q, int limit, void *rows, size_t row_size,
+               void (*read)(struct query *q, void *row), void (*done)(void *row), struct err *e)
+{
+    char *base = rows;
+    int n = 0, r = 0;
+    while (n < limit && (r = query_step(q, e)) == 1)
+        read(q, base + row_size * (size_t)n++);
+    query_close(q);
+    if (r >= 0)
+        return n;
+    while (n > 0 && done)
+        done(base + row_size * (size_t)--n);
+    return r;
+}
+
+int limit_check(int limit, int max, struct err *e)
+{
+    if (limit >= 1 && limit <= max)
+        return 0;
+    return err_set(e, ERR_INVALID, "a limit of %d rows was asked for; it must be 1 to %d", limit,
+                   max);
+}
