@@ -1,0 +1,194 @@
+/* agent.h: one node's agent: its attempts, and its talk with the coordinator.
+ *
+ * Level-triggered throughout: events only note what changed; agent_pump() runs after every turn of
+ * the loop, looks at what is, and starts what is due. Nothing on disk depends on the agent's life:
+ * after a kill -9 adopt.c finds everything again.
+ *
+ *      WAITING <-> LAUNCHING -> RUNNING -> ENDED -> (forgotten)
+ *                       \-> LOST -----------^
+ */
+#ifndef TRAINYARD_DAEMON_AGENT_AGENT_H
+#define TRAINYARD_DAEMON_AGENT_AGENT_H
+
+#include <jansson.h>
+#include <stdint.h>
+#include <systemd/sd-event.h>
+
+#include "base/err.h"
+#include "base/id.h"
+#include "daemon/agent/http.h"
+#include "daemon/agent/options.h"
+#include "daemon/attempt.h"
+
+#define AGENT_UPLOADS_MAX   8       /* in flight, of all attempts */
+#define AGENT_CHUNK         1048576 /* bytes of one upload */
+#define AGENT_COALESCE_US   50000   /* between two looks at what ranks write */
+#define AGENT_LOG_PAUSE_US  200000  /* between two pushes of one growing log */
+#define AGENT_TICK_US       1000000 /* a look at everything, should a notice have been lost */
+#define AGENT_PARK_MS       10000
+#define AGENT_ARTIFACTS_MAX 1000
+#define AGENT_SHIM_STARTS   3      /* of one attempt, before its shim counts as lost */
+#define REPORT_LINES_MAX    2000   /* of one sync */
+#define REPORT_BYTES_MAX    524288 /* of one sync */
+#define REPORT_LINE_MAX     16384  /* bytes; the protocol's is 4,000 */
+#define REPORT_DEPTH_MAX    8
+
+enum phase {
+    PHASE_WAITING,   /* a shim of which we know no identity holds the lock: look again soon */
+    PHASE_LAUNCHING, /* no rank yet; `shim_pidfd` < 0: not started, and started when wanted */
+    PHASE_RUNNING,
+    PHASE_LOST, /* the shim died without a record: ending what it left, holding its lock */
+    PHASE_ENDED
+};
+
+struct upload {
+    char *name; /* "rank-0.log", "artifact.model.safetensors" */
+    char *file; /* in the attempt directory, or in artifacts/ */
+    int is_artifact;
+    int refused;     /* the coordinator will not have it */
+    int told;        /* it has been posted at least once: an empty artifact must be */
+    int64_t acked;   /* bytes the coordinator has, as far as we know */
+    int64_t next_us; /* not before this boot time */
+};
+
+struct attempt {
+    struct agent *agent;
+    char id[ID_SIZE];
+    char *dir;
+    int has_dir; /* 0: nothing could be written; it lives in memory alone */
+    int64_t epoch;
+    enum phase phase;
+    int wanted; /* the coordinator has said run */
+    int starts;
+    int stopping;
+    struct stop_request stop;
+    int64_t default_grace_s;
+
+    struct shim_record shim;
+    int shim_pidfd; /* -1 unless a shim is known to live */
+    sd_event_source *shim_source;
+    int lost_lock_fd; /* held while PHASE_LOST */
+    size_t lost_killed;
+    int64_t look_again_us; /* boot time; WAITING and LOST */
+    json_t *exit;          /* the exit record once ENDED */
+    int forgotten;         /* remove it as soon as the shim is gone */
+
+    int report_fd; /* -1 until there is a file */
+    int64_t report_size, report_acked, report_sent;
+    int report_known;                     /* report_acked is what the coordinator said */
+    int64_t report_stuck, report_hold_us; /* size at which there was no whole line; pause */
+
+    struct upload *uploads;
+    int upload_count;
+    int uploading; /* index of the one in flight, or -1 */
+    int64_t uploading_size;
+    int artifacts_listed, files_done;
+    int logs_dirty;
+
+    int wd_moves, wd_writes; /* inotify, -1: none */
+    int changed;             /* the coordinator must hear of it at once */
+};
+
+struct agent {
+    struct options options;
+    char boot_id[PROC_BOOT_ID_SIZE];
+    char *attempts_dir;
+    int state_lock_fd;
+    int *cores; /* allowed CPUs in order; core_count of them */
+    int core_count;
+    json_t *devices;
+
+    sd_event *event;
+    sd_event_source *wake;
+    int64_t wake_at_us; /* earliest of what agent_wake_at() was told in this turn */
+    struct http *http;
+
+    struct attempt **attempts;
+    int attempt_count;
+
+    int moves_fd, writes_fd; /* inotify */
+    sd_event_source *writes_source;
+    int64_t writes_on_us; /* boot time at which to listen again; 0: listening */
+    int64_t tick_us;
+
+    int ready;
+    int64_t seen, instance_epoch;
+    char instance[ID_SIZE];
+    int parked, urgent; /* a sync of that kind is in flight */
+    int urgent_due;
+    int failures;     /* in a row */
+    int64_t retry_us; /* boot time; no call before it */
+    int uploads_in_flight;
+};
+
+/* ---- agent.c ---- */
+int agent_init(struct agent *g, struct options *take_options, struct err *e);
+int agent_loop(struct agent *g, struct err *e); /* until SIGTERM or SIGINT */
+void agent_done(struct agent *g);
+void agent_wake_at(struct agent *g, int64_t boot_us);
+/* A call failed: back off, and say why. */
+void agent_call_failed(struct agent *g, const char *what, const char *why);
+void agent_call_succeeded(struct agent *g);
+
+/* ---- devices.c ---- */
+int devices_find(struct agent *g, struct err *e); /* fills devices, cores */
+/* The core that a rank on CPU device `device` is bound to, or -1. */
+int devices_core(const struct agent *g, int64_t device);
+
+/* ---- attempts.c: one attempt's life ---- */
+struct attempt *attempt_find(const struct agent *g, const char *id);
+struct attempt *attempt_add(struct agent *g, const char *id); /* known to nobody yet */
+/* Writes the launch document and starts the shim; whatever fails becomes its exit record. */
+void attempt_launch(struct agent *g, const char *id, int64_t epoch, json_t *launch);
+/* `run` for an attempt that is there: starts its shim if none ever ran. */
+void attempt_want(struct attempt *a);
+void attempt_stop(struct attempt *a, const struct stop_request *stop);
+void attempt_forget(struct attempt *a); /* frees it, unless its shim still lives */
+void attempt_pump(struct attempt *a);   /* its timers and retries */
+/* Reads from the directory what is; used for adoption, and when the shim has gone. */
+void attempt_examine(struct attempt *a);
+void attempt_refresh(struct attempt *a); /* shim.json or exit.json was replaced */
+/* Ends it with a record of our own making, on disk as far as there is room. */
+void attempt_end(struct attempt *a, const char *outcome, const char *code, const char *reason,
+                 int retryable);
+void attempt_free(struct attempt *a);
+const char *attempt_state(const struct attempt *a); /* the protocol's word */
+int attempt_complete(const struct attempt *a);      /* ended, and the coordinator has everything */
+
+/* ---- lost.c ---- */
+/* Takes the lock `take_lock_fd` and ends what the dead shim left, then the attempt. */
+void attempt_lose(struct attempt *a, int take_lock_fd);
+void attempt_lose_pump(struct attempt *a);
+
+/* ---- adopt.c ---- */
+int adopt_all(struct agent *g, struct err *e);
+/* Reads epoch, ranks and boot id of launch.json into `a`; ERR_STALE if it is of another boot. */
+int adopt_launch(struct attempt *a, struct err *e);
+
+/* ---- reports.c ---- */
+int reports_due(struct attempt *a);
+/* At most *lines and *bytes, which are lowered by what was taken. A new reference:
+ * {"from", "to", "lines"}. */
+json_t *reports_read(struct attempt *a, int *lines, int64_t *bytes);
+void reports_acked(struct attempt *a, int64_t offset);
+void reports_look(struct attempt *a); /* at the file's size */
+int reports_done(const struct attempt *a);
+
+/* ---- uploads.c ---- */
+void uploads_add_logs(struct attempt *a, const json_t *ranks);
+void uploads_pump(struct attempt *a);
+
+/* ---- watch.c ---- */
+int watch_init(struct agent *g, struct err *e);
+void watch_add(struct attempt *a);
+void watch_remove(struct attempt *a);
+void watch_pump(struct agent *g);
+
+/* ---- sync.c ---- */
+void sync_pump(struct agent *g);
+
+/* ---- answer.c ---- */
+/* Takes in a sync's answer; ERR_STALE for one of an older coordinator. */
+int answer_apply(struct agent *g, const char *text, size_t n, struct err *e);
+
+#endif

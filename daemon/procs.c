@@ -1,0 +1,187 @@
+/* One walk reads /proc/PID/stat of everything (some 10 us each), then marks descendants by
+ * following parents upwards. */
+#include "daemon/procs.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/proc.h"
+#include "daemon/attempt.h"
+
+#define ENVIRON_MAX (4 * 1024 * 1024) /* more than the kernel lets exec pass by default */
+
+void procs_done(struct procs *p)
+{
+    free(p->items);
+    *p = (struct procs){0};
+}
+
+/* The fields after the last ")": comm may hold anything. */
+static int read_entry(pid_t pid, struct procs_entry *ret)
+{
+    char path[64];
+    char text[2048];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    CLEANUP(mem_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (n <= 0)
+        return -1;
+    text[n] = '\0';
+    const char *p = strrchr(text, ')');
+    char state;
+    int parent;
+    int group;
+    unsigned long long start;
+    if (!p || sscanf(p + 1,
+                     " %c %d %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+                     "%llu",
+                     &state, &parent, &group, &start) != 4)
+        return -1;
+    *ret = (struct procs_entry){.pid = pid,
+                                .parent = parent,
+                                .group = group,
+                                .start_time = start,
+                                .dead = state == 'Z' || state == 'X'};
+    return 0;
+}
+
+static int by_pid(const void *a, const void *b)
+{
+    const struct procs_entry *x = a;
+    const struct procs_entry *y = b;
+    return (x->pid > y->pid) - (x->pid < y->pid);
+}
+
+static int descends(const struct procs *p, const struct procs_entry *entry, pid_t root)
+{
+    /* Depth is bounded by the count: parents read at different moments could form a ring. */
+    for (size_t depth = 0; entry && depth <= p->count; depth++) {
+        if (entry->parent == root)
+            return 1;
+        struct procs_entry key = {.pid = entry->parent};
+        entry = bsearch(&key, p->items, p->count, sizeof *p->items, by_pid);
+    }
+    return 0;
+}
+
+static int open_proc(DIR **ret, struct err *e)
+{
+    DIR *d = opendir("/proc");
+    if (!d)
+        return err_errno(e, "cannot list /proc");
+    *ret = d;
+    return 0;
+}
+
+/* The next process in the listing, or 0. */
+static pid_t next_pid(DIR *d)
+{
+    struct dirent *entry;
+    while ((entry = readdir(d))) {
+        if (isdigit((unsigned char)entry->d_name[0]))
+            return (pid_t)atoi(entry->d_name);
+    }
+    return 0;
+}
+
+int procs_walk(pid_t root, struct procs *ret, struct err *e)
+{
+    DIR *d = NULL;
+    int r = open_proc(&d, e);
+    if (r < 0)
+        return r;
+    struct procs p = {0};
+    size_t room = 0;
+    pid_t pid;
+    while ((pid = next_pid(d)) > 0) {
+        if (p.count == room) {
+            room = room ? room * 2 : 256;
+            p.items = mem_realloc(p.items, room * sizeof *p.items);
+        }
+        if (read_entry(pid, &p.items[p.count]) == 0)
+            p.count++;
+    }
+    closedir(d);
+    if (p.count > 0)
+        qsort(p.items, p.count, sizeof *p.items, by_pid);
+    for (size_t i = 0; i < p.count; i++)
+        p.items[i].below = descends(&p, &p.items[i], root);
+    *ret = p;
+    return 0;
+}
+
+int procs_signal(const struct procs_entry *p, int signal_number, struct err *e)
+{
+    struct proc_identity id = {.pid = p->pid, .start_time = p->start_time};
+    int r = proc_boot_id(id.boot_id, e);
+    if (r < 0)
+        return r;
+    int fd;
+    r = proc_open(&id, &fd, e);
+    if (r < 0)
+        return r == ERR_NOT_FOUND ? 0 : r;
+    r = proc_signal(fd, signal_number, e);
+    int gone = r < 0 && errno == ESRCH;
+    close(fd);
+    return gone ? 0 : r;
+}
+
+/* 1 if the NUL-separated environment block holds the assignment. */
+static int block_holds(const char *block, size_t n, const char *assignment)
+{
+    size_t want = strlen(assignment);
+    for (size_t i = 0; i < n;) {
+        size_t len = strnlen(block + i, n - i);
+        if (len == want && memcmp(block + i, assignment, want) == 0)
+            return 1;
+        i += len + 1;
+    }
+    return 0;
+}
+
+static int carries(pid_t pid, const char *assignment)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    struct buf b = BUF_INIT;
+    int found =
+        file_read(path, ENVIRON_MAX, &b, NULL) == 0 && block_holds(b.data, b.len, assignment);
+    buf_done(&b);
+    return found;
+}
+
+int procs_kill_marked(const char *mark, size_t *ret_count, struct err *e)
+{
+    CLEANUP(mem_freep) char *assignment = mem_printf("%s=%s", ATTEMPT_MARK_VARIABLE, mark);
+    DIR *d = NULL;
+    int r = open_proc(&d, e);
+    size_t found = 0;
+    pid_t pid;
+    while (r == 0 && (pid = next_pid(d)) > 0) {
+        struct procs_entry entry;
+        if (pid == getpid() || read_entry(pid, &entry) < 0 || entry.dead)
+            continue;
+        /* Read the start time first: what carries() then reads is that process or a later one,
+         * and a later one is refused by procs_signal(). */
+        if (!carries(pid, assignment))
+            continue;
+        found++;
+        r = procs_signal(&entry, SIGKILL, e);
+    }
+    if (r < 0 && !found)
+        return r;
+    closedir(d);
+    if (r == 0)
+        *ret_count = found;
+    return r;
+}
