@@ -1,0 +1,361 @@
+/* CSV tables: every shape of text that people have, and every sentence for what cannot be used. */
+#include "tests/unit/trainer_data.h"
+
+#include <math.h>
+
+#include "trainer/data_parts.h"
+
+#define SPARSE LOSS_SPARSE_CATEGORICAL_CROSSENTROPY
+
+static void accepts(const char *text, enum csv_header header, int64_t rows, double first,
+                    double last, int32_t last_class)
+{
+    put_text("data.csv", text);
+    struct job_spec job = csv_job(SPARSE, 2, 10, header);
+    struct prepared p = prepared(&job);
+    if (p.train.samples != rows)
+        fail_msg("%ld rows of \"%s\"", (long)p.train.samples, text);
+    assert_int_equal(p.train.feature_type, FEATURE_F32);
+    assert_true(value_at(&p.train, 0, 0) == first);
+    assert_true(value_at(&p.train, rows - 1, 1) == last);
+    assert_int_equal(p.train.classes[rows - 1], last_class);
+    data_unmap(&p);
+}
+
+static void refuses(const char *text, enum csv_header header, const char *words)
+{
+    put_text("data.csv", text);
+    struct job_spec job = csv_job(SPARSE, 2, 10, header);
+    refused(&job, ERR_INVALID, words);
+}
+
+static void forms_of_text(void **state)
+{
+    (void)state;
+    enum csv_header no = CSV_HEADER_NO;
+    accepts("1,2,3\n4,5,6\n", no, 2, 1, 5, 6);
+    accepts("1,2,3\n4,5,6", no, 2, 1, 5, 6);
+    accepts("1,2,3\r\n4,5,6\r\n", no, 2, 1, 5, 6);
+    accepts("1,2,3\r4,5,6\r", no, 2, 1, 5, 6);
+    accepts("\n\n1,2,3\n\n  \n4,5,6\n\n", no, 2, 1, 5, 6);
+    accepts("\"1\",\"2\",\"3\"\n\"4\",\" 5 \",\"6\"\n", no, 2, 1, 5, 6);
+    accepts("\xef\xbb\xbf\"1\",2,3\n4,5,6\n", no, 2, 1, 5, 6);
+    accepts(" 1 , 2 ,\t3\n+4,5.0,6e0\n", no, 2, 1, 5, 6);
+    accepts("-1.5e-3,2,3\n4,.5,6.\n", no, 2, (double)-1.5e-3f, 0.5, 6);
+}
+
+static void headers(void **state)
+{
+    (void)state;
+    accepts("a,b,label\n1,2,3\n4,5,6\n", CSV_HEADER_YES, 2, 1, 5, 6);
+    accepts("a,b,label\n1,2,3\n4,5,6\n", CSV_HEADER_AUTO, 2, 1, 5, 6);
+    accepts("1,2,3\n4,5,6\n", CSV_HEADER_AUTO, 2, 1, 5, 6);
+    accepts("1,2,3\n4,5,6\n", CSV_HEADER_YES, 1, 4, 5, 6);
+    /* Counts and class names, fewer or more of them than columns, as the UCI sets have it. */
+    accepts("2,2,malignant,benign\n1,2,3\n4,5,6\n", CSV_HEADER_YES, 2, 1, 5, 6);
+    accepts("2,2,malignant,benign\n1,2,3\n4,5,6\n", CSV_HEADER_AUTO, 2, 1, 5, 6);
+    accepts("2,benign\n1,2,3\n4,5,6\n", CSV_HEADER_AUTO, 2, 1, 5, 6);
+    accepts(",a,label\n1,2,3\n4,5,6\n", CSV_HEADER_AUTO, 2, 1, 5, 6);
+    accepts("\"of two\r\nlines\",\"with \"\"quotes\"\"\",c\n1,2,3\n4,5,6\n", CSV_HEADER_AUTO, 2, 1,
+            5, 6);
+    refuses("a,b,label\n1,2,3\n", CSV_HEADER_NO,
+            "data.csv line 1, column 1: \"a\" is not a number; if this line is a header, say "
+            "\"header\": true");
+    refuses("1,NA,3\n1,2,3\n", CSV_HEADER_AUTO,
+            "data.csv line 1, column 2: \"NA\" is not a number");
+    refuses("1,nan,3\n1,2,3\n", CSV_HEADER_AUTO,
+            "line 1, column 2: \"nan\" is not a finite number");
+    refuses("a,b,label\n", CSV_HEADER_AUTO, "data.csv has no rows of data");
+    refuses("1,2,3\n", CSV_HEADER_YES, "data.csv has no rows of data");
+}
+
+static void notes(void **state)
+{
+    (void)state;
+    put_text("data.csv", "5,4,setosa\n1,2,3\n");
+    struct job_spec job = csv_job(SPARSE, 2, 10, CSV_HEADER_AUTO);
+    struct prepared p = prepared(&job);
+    assert_string_equal(p.note, "data.csv: line 1 was taken as the header, since \"setosa\" in "
+                                "column 3 is not a number");
+    data_unmap(&p);
+    job.train.header = CSV_HEADER_YES;
+    p = prepared(&job);
+    assert_string_equal(p.note, "data.csv: line 1 was dropped as the header, as the job says");
+    data_unmap(&p);
+    put_text("data.csv", "\n5,4,3\n1,2,3\n");
+    job.train.header = CSV_HEADER_AUTO;
+    job.validation = job.train;
+    job.validation.header = CSV_HEADER_YES;
+    job.has_validation = 1;
+    p = prepared(&job);
+    assert_string_equal(p.note, "data.csv: no header, line 2 has no words; data.csv: line 2 was "
+                                "dropped as the header, as the job says");
+    assert_int_equal(p.train.samples, 2);
+    assert_int_equal(p.validation.samples, 1);
+    data_unmap(&p);
+}
+
+static void ragged_rows(void **state)
+{
+    (void)state;
+    refuses("1,2,3\n4,5\n", CSV_HEADER_NO,
+            "data.csv line 2: 2 columns where the lines before have 3");
+    refuses("1,2,3\n\n\n4,5,6,7\n", CSV_HEADER_NO,
+            "data.csv line 4: 4 columns where the lines before have 3");
+    refuses("1,2,3\r\n4,5,6\r\n1,2,3,\r\n", CSV_HEADER_NO,
+            "line 3, column 4: \"\" is not a number");
+    refuses("h,\"two\nlines\",c\n1,2,3\n4,5\n", CSV_HEADER_YES, "data.csv line 4: 2 columns");
+    refuses("h,\"two\nlines\",c\n1,2,3\n4,5\n", CSV_HEADER_AUTO, "data.csv line 4: 2 columns");
+}
+
+static void fields_that_are_no_numbers(void **state)
+{
+    (void)state;
+    const char *rows = "1,2,3\n1,2,3\n1,2,3\n1,2,3\n1,2,3\n1,2,3\n1,2,3\n1,2,3\n";
+    static const char *const CASES[][2] = {
+        {"1,2,NA", "data.csv line 9, column 3: \"NA\" is not a number"},
+        {"1,,3", "line 9, column 2: \"\" is not a number"},
+        {"1,\"\",3", "line 9, column 2: \"\" is not a number"},
+        {"1,0x10,3", "\"0x10\" is not a number"},
+        {"1,1e,3", "\"1e\" is not a number"},
+        {"1,1.2.3,3", "\"1.2.3\" is not a number"},
+        {"1,--2,3", "\"--2\" is not a number"},
+        {"1,-,3", "\"-\" is not a number"},
+        {"1,1 2,3", "\"1 2\" is not a number"},
+        {"1,NaN,3", "line 9, column 2: \"NaN\" is not a finite number"},
+        {"inf,2,3", "line 9, column 1: \"inf\" is not a finite number"},
+        {"-Infinity,2,3", "\"-Infinity\" is not a finite number"},
+        {"1e999,2,3", "\"1e999\" is not a finite number"},
+        {"1e39,2,3", "\"1e39\" is too large for a 32-bit float"},
+        {"1;2;3", "\"1;2;3\" is not a number; columns are separated by commas"},
+        {"1,2,caf\xc3\xa9", "\"caf\xc3\xa9\" is not a number"},
+        {"1,2,caf\xe9", "\"caf\\xe9\" is not a number"},
+        {"1,2,\x01\x1b[31m", "\"\\x01\\x1b[31m\" is not a number"},
+        {"1,2,aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+         "\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"... is not a number"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(CASES); i++) {
+        char text[256];
+        snprintf(text, sizeof text, "%s%s\n", rows, CASES[i][0]);
+        refuses(text, CSV_HEADER_NO, CASES[i][1]);
+    }
+    put("data.csv", "1,2\0,3\n", 7);
+    struct job_spec job = csv_job(SPARSE, 2, 10, CSV_HEADER_NO);
+    refused(&job, ERR_INVALID, "\"2\\x00\" is not a number");
+}
+
+static void labels(void **state)
+{
+    (void)state;
+    refuses(
+        "1,2,3\n1,2,12\n", CSV_HEADER_NO,
+        "data.csv line 2: label 12 is not below 10, the number of classes that the model's last "
+        "layer has");
+    refuses("1,2,10\n", CSV_HEADER_NO, "label 10 is not below 10");
+    refuses("1,2,-1\n", CSV_HEADER_NO, "data.csv line 1: label -1 is below 0");
+    refuses("1,2,1.5\n", CSV_HEADER_NO,
+            "label 1.5 is not a whole number, but sparse_categorical_crossentropy needs class "
+            "numbers from 0");
+    refuses("1,2,3000000000\n", CSV_HEADER_NO, "label 3000000000 is not below 10");
+}
+
+static void label_columns(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t label_column;
+        double x0, x1;
+        int32_t class;
+    } CASES[] = {{-1, 1, 2, 3}, {0, 2, 3, 1},  {1, 1, 3, 2},
+                 {2, 1, 2, 3},  {-3, 2, 3, 1}, {-2, 1, 3, 2}};
+    put_text("data.csv", "1,2,3\n1,2,3\n");
+    for (size_t i = 0; i < ARRAY_LEN(CASES); i++) {
+        struct job_spec job = csv_job(SPARSE, 2, 10, CSV_HEADER_NO);
+        job.train.label_column = CASES[i].label_column;
+        struct prepared p = prepared(&job);
+        assert_true(value_at(&p.train, 1, 0) == CASES[i].x0);
+        assert_true(value_at(&p.train, 1, 1) == CASES[i].x1);
+        assert_int_equal(p.train.classes[1], CASES[i].class);
+        data_unmap(&p);
+    }
+    static const int64_t OUTSIDE[] = {3, -4, INT64_MAX, INT64_MIN};
+    for (size_t i = 0; i < ARRAY_LEN(OUTSIDE); i++) {
+        struct job_spec job = csv_job(SPARSE, 2, 10, CSV_HEADER_NO);
+        job.train.label_column = OUTSIDE[i];
+        refused(&job, ERR_INVALID, "among 3 columns");
+    }
+}
+
+static void shapes_that_do_not_fit(void **state)
+{
+    (void)state;
+    refuses(
+        "1,2,3,4\n", CSV_HEADER_NO,
+        "data.csv line 1: 3 columns beside the label, where the model's input is [2], 2 values");
+    refuses("1\n", CSV_HEADER_NO, "0 columns beside the label");
+    put_text("data.csv", "1,2,3\n");
+    struct job_spec job = csv_job(SPARSE, INT64_MAX, 10, CSV_HEADER_NO);
+    refused(&job, ERR_INVALID, "2 columns beside the label");
+}
+
+static void empty_files(void **state)
+{
+    (void)state;
+    refuses("", CSV_HEADER_NO, "data.csv is empty");
+    refuses("", CSV_HEADER_AUTO, "data.csv is empty");
+    refuses("\n\n\r\n", CSV_HEADER_NO, "data.csv has no rows of data");
+    refuses("\xef\xbb\xbf", CSV_HEADER_NO, "data.csv has no rows of data");
+    put_packed("data.csv", "", 0);
+    struct job_spec job = csv_job(SPARSE, 2, 10, CSV_HEADER_NO);
+    refused(&job, ERR_INVALID, "data.csv is empty");
+}
+
+static void broken_text(void **state)
+{
+    (void)state;
+    refuses("1,2,3\n1,\"2,3\n1,2,3\n", CSV_HEADER_NO,
+            "data.csv line 2, column 2: a quote is opened and never closed");
+    refuses("1,2,3\n1,2\"2,3\n", CSV_HEADER_NO, "line 2, column 2: a quote in the wrong place");
+    refuses("1,2,3\n1,\"2\"2,3\n", CSV_HEADER_NO, "line 2, column 2: a quote in the wrong place");
+    put("data.csv",
+        "\xff\xfe"
+        "1\0,\0",
+        6);
+    struct job_spec job = csv_job(SPARSE, 2, 10, CSV_HEADER_NO);
+    refused(&job, ERR_INVALID, "data.csv is UTF-16 text");
+}
+
+static void an_endless_field(void **state)
+{
+    (void)state;
+    size_t n = 3u << 20;
+    char *text = mem_alloc(n);
+    memset(text, '7', n);
+    memcpy(text, "1,2,3\n\"", 7);
+    put_packed("data.csv", text, n);
+    free(text);
+    struct job_spec job = csv_job(SPARSE, 2, 10, CSV_HEADER_NO);
+    refused(&job, ERR_TOO_LARGE, "data.csv line 2, column 1: a field of more than 1048576 bytes");
+}
+
+static void packed_text(void **state)
+{
+    (void)state;
+    put_packed("data.csv", "1,2,3\n4,5,6\n", 12);
+    struct job_spec job = csv_job(SPARSE, 2, 10, CSV_HEADER_NO);
+    struct prepared p = prepared(&job);
+    assert_int_equal(p.train.samples, 2);
+    data_unmap(&p);
+
+    unsigned char bytes[200];
+    size_t n = pack("1,2,3\n", 6, bytes, 100); /* two members after each other */
+    n += pack("4,5,6\n", 6, bytes + n, 100);
+    put("data.csv", bytes, n);
+    p = prepared(&job);
+    assert_int_equal(p.train.samples, 2);
+    assert_int_equal(p.train.classes[1], 6);
+    data_unmap(&p);
+
+    put("data.csv", bytes, n - 4);
+    refused(&job, ERR_CORRUPT, "data.csv ends in the middle of its gzip data");
+    put("data.csv", bytes, n - 12);
+    refused(&job, ERR_CORRUPT, "data.csv ends in the middle of its gzip data");
+    bytes[n - 6] ^= 1; /* the checksum */
+    put("data.csv", bytes, n);
+    refused(&job, ERR_CORRUPT, "data.csv is damaged");
+}
+
+/* More rows than a chunk and than the first size of the memfd, against arithmetic. */
+static void many_rows(void **state)
+{
+    (void)state;
+    struct buf text = BUF_INIT;
+    int64_t n = 200000;
+    for (int64_t i = 0; i < n; i++)
+        buf_addf(&text, "%ld,%ld.5,%ld\n", (long)i, (long)(i % 1000), (long)(i % 10));
+    put("data.csv", text.data, text.len);
+    buf_done(&text);
+    struct job_spec job = csv_job(SPARSE, 2, 10, CSV_HEADER_AUTO);
+    struct prepared p = prepared(&job);
+    assert_int_equal(p.train.samples, n);
+    const float *x = p.train.features;
+    for (int64_t i = 0; i < n; i++) {
+        if (x[2 * i] != (float)i || x[2 * i + 1] != (float)(i % 1000) + 0.5f ||
+            p.train.classes[i] != i % 10)
+            fail_msg("row %ld", (long)i);
+    }
+    data_unmap(&p);
+}
+
+/* The short way of reading numbers against strtod, bit by bit. */
+static void numbers_as_strtod_reads_them(void **state)
+{
+    (void)state;
+    static const char *const TEXTS[] = {"0",
+                                        "-0",
+                                        "1",
+                                        "17.99",
+                                        "0.1184",
+                                        "122.8",
+                                        "1001",
+                                        "0.006399",
+                                        "123456789012345",
+                                        "0.00000000000001",
+                                        "999999999999999",
+                                        "1234567890123456",
+                                        "3.141592653589793238462643",
+                                        "1e10",
+                                        "1E-10",
+                                        "2.2250738585072014e-308",
+                                        "4.9e-324",
+                                        "1.7976931348623157e308",
+                                        "-.5",
+                                        "5.",
+                                        "+7",
+                                        "0.1",
+                                        "0.3",
+                                        "123456.789012345",
+                                        "00012",
+                                        "16777217"};
+    for (size_t i = 0; i < ARRAY_LEN(TEXTS); i++) {
+        double got = -1, wanted = strtod(TEXTS[i], NULL);
+        assert_int_equal(data_parse_number(TEXTS[i], strlen(TEXTS[i]), &got), 1);
+        if (memcmp(&got, &wanted, sizeof got) != 0)
+            fail_msg("%s gave %.17g", TEXTS[i], got);
+    }
+    static const char *const NONE[] = {"",    " ",     "+",       "-",    ".",  "-.",
+                                       "e5",  "1e",    "1e+",     "+-1",  "1-", "0x1",
+                                       "1,5", "1_000", "infinit", "nanx", "1f", "½"};
+    for (size_t i = 0; i < ARRAY_LEN(NONE); i++) {
+        double got = -1;
+        if (data_parse_number(NONE[i], strlen(NONE[i]), &got))
+            fail_msg("\"%s\" gave %.17g", NONE[i], got);
+        assert_true(got == -1);
+    }
+    char digits[600];
+    memset(digits, '1', sizeof digits);
+    double got;
+    assert_int_equal(data_parse_number(digits, 300, &got), 1);
+    assert_int_equal(data_parse_number(digits, 600, &got), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forms_of_text),
+        cmocka_unit_test(headers),
+        cmocka_unit_test(notes),
+        cmocka_unit_test(ragged_rows),
+        cmocka_unit_test(fields_that_are_no_numbers),
+        cmocka_unit_test(labels),
+        cmocka_unit_test(label_columns),
+        cmocka_unit_test(shapes_that_do_not_fit),
+        cmocka_unit_test(empty_files),
+        cmocka_unit_test(broken_text),
+        cmocka_unit_test(an_endless_field),
+        cmocka_unit_test(packed_text),
+        cmocka_unit_test(many_rows),
+        cmocka_unit_test(numbers_as_strtod_reads_them),
+    };
+    return cmocka_run_group_tests(tests, make_root, remove_root);
+}

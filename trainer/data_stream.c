@@ -1,0 +1,100 @@
+/* data_stream.c: a file's bytes through zlib's gzFile, which inflates gzip (several members too,
+ * with their checksums) and passes everything else through. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "trainer/data_parts.h"
+
+#define GZ_BUFFER    (256u << 10)
+#define READ_CHUNK   (UINT64_C(1) << 28)
+#define DEFLATE_MOST 1032 /* deflate packs at most this many bytes into one */
+
+int data_stream_open(int take_fd, const char *name, struct data_stream *ret, struct err *e)
+{
+    struct stat st;
+    unsigned char magic[2] = {0, 0};
+    if (fstat(take_fd, &st) < 0 || pread(take_fd, magic, 2, 0) < 0) {
+        int r = err_errno(e, "cannot read %s", name);
+        close(take_fd);
+        return r;
+    }
+    gzFile gz = gzdopen(take_fd, "rb");
+    if (!gz) {
+        close(take_fd);
+        return err_set(e, ERR_IO, "cannot set up the reading of %s", name);
+    }
+    gzbuffer(gz, GZ_BUFFER);
+    *ret = (struct data_stream){.gz = gz,
+                                .name = name,
+                                .size = (uint64_t)st.st_size,
+                                .compressed = magic[0] == 0x1f && magic[1] == 0x8b};
+    return 0;
+}
+
+static int stream_error(struct data_stream *s, struct err *e)
+{
+    int code = Z_OK;
+    const char *why = gzerror(s->gz, &code);
+    if (code == Z_ERRNO)
+        return err_errno(e, "cannot read %s", s->name);
+    if (code == Z_BUF_ERROR)
+        return err_set(e, ERR_CORRUPT,
+                       "%s ends in the middle of its gzip data, after %" PRIu64
+                       " inflated bytes: was it copied whole?",
+                       s->name, s->read);
+    return err_set(e, ERR_CORRUPT, "%s is damaged: its gzip data cannot be inflated (%s)", s->name,
+                   why);
+}
+
+int data_stream_read(struct data_stream *s, void *to, uint64_t n, uint64_t *ret, struct err *e)
+{
+    uint64_t done = 0;
+    while (done < n) {
+        uint64_t want = n - done < READ_CHUNK ? n - done : READ_CHUNK;
+        int got = gzread(s->gz, (char *)to + done, (unsigned)want);
+        int code = Z_OK;
+        if (got >= 0 && (uint64_t)got < want)
+            gzerror(s->gz, &code);
+        if (got < 0 || code != Z_OK)
+            return stream_error(s, e);
+        done += (uint64_t)got;
+        s->read += (uint64_t)got;
+        if (s->read > DATA_MAX_BYTES)
+            return err_set(e, ERR_TOO_LARGE, "%s has more than %" PRIu64 " GiB of data", s->name,
+                           (uint64_t)DATA_MAX_BYTES >> 30);
+        if ((uint64_t)got < want)
+            break;
+    }
+    *ret = done;
+    return 0;
+}
+
+int data_stream_promises(const struct data_stream *s, uint64_t bytes, struct err *e)
+{
+    if (!s->compressed) {
+        uint64_t left = s->size > s->read ? s->size - s->read : 0;
+        if (bytes == left)
+            return 0;
+        return err_set(e, ERR_INVALID,
+                       "%s: its header promises %" PRIu64 " bytes of data, but %" PRIu64
+                       " bytes follow it",
+                       s->name, bytes, left);
+    }
+    if (bytes / DEFLATE_MOST <= s->size)
+        return 0;
+    return err_set(e, ERR_INVALID,
+                   "%s: its header promises %" PRIu64 " bytes of data, more than a gzip file of "
+                   "%" PRIu64 " bytes can hold",
+                   s->name, bytes, s->size);
+}
+
+void data_stream_close(struct data_stream *s)
+{
+    if (s->gz)
+        gzclose(s->gz);
+    s->gz = NULL;
+}
