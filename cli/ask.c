@@ -135,6 +135,8 @@ const char *cli_strategy(const json_t *job)
 int64_t cli_ranks(const json_t *job)
 {
     int64_t n = cli_integer(json_object_get(job, "strategy"), "ranks");
+    if (n < 0)
+        n = cli_integer(job, "ranks"); /* of a list */
     const json_t *devices = json_object_get(job, "devices");
     if (n < 0 && json_array_size(devices) > 0)
         n = (int64_t)json_array_size(devices);

@@ -54,13 +54,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-/* One chunk; 200 or refused. */
+/* One chunk, from `offset` on, or the last `limit` bytes where that is -1; 200 or refused. */
 static int fetch(struct logs *l, int64_t offset, int64_t limit, struct http_reply *ret)
 {
     struct http_reply r = {0};
     CLEANUP(buf_done) struct buf path = BUF_INIT;
-    buf_addf(&path, "/v1/jobs/%s/logs?rank=%lld&offset=%lld&limit=%lld", l->id, (long long)l->rank,
-             (long long)offset, (long long)limit);
+    buf_addf(&path, "/v1/jobs/%s/logs?rank=%lld", l->id, (long long)l->rank);
+    if (offset >= 0)
+        buf_addf(&path, "&offset=%lld&limit=%lld", (long long)offset, (long long)limit);
+    else
+        buf_addf(&path, "&tail=%lld", (long long)limit);
     if (l->attempt > 0)
         buf_addf(&path, "&attempt=%lld", (long long)l->attempt);
     struct http_request q = {.method = "GET", .path = path.data};
@@ -130,7 +133,7 @@ static int print_tail(struct logs *l)
 {
     for (int64_t span = TAIL_FIRST;; span *= 4) {
         struct http_reply r = {0};
-        int status = fetch(l, -span, span, &r);
+        int status = fetch(l, -1, span, &r);
         if (status != EXIT_OK)
             return status;
         int64_t at = r.log_offset > 0 ? r.log_offset : 0;

@@ -40,15 +40,14 @@ static int fetch(struct cli *c, json_t **ret)
     return EXIT_OK;
 }
 
-/* "2 cpu", "8 gpu + 4 cpu"; how many are leased, where the devices say so, into *ret_busy. */
-static void describe_devices(const json_t *devices, struct buf *out, int64_t *ret_busy)
+/* "2 cpu", "8 gpu + 4 cpu" */
+static void describe_devices(const json_t *devices, struct buf *out)
 {
     static const char *const kinds[] = {"gpu", "cpu"};
-    int64_t busy = 0, known = 0;
-    size_t i;
-    json_t *d;
     for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
         int n = 0;
+        size_t i;
+        json_t *d;
         json_array_foreach((json_t *)devices, i, d)
         {
             n += strcmp(cli_text(d, "kind"), kinds[k]) == 0;
@@ -56,12 +55,13 @@ static void describe_devices(const json_t *devices, struct buf *out, int64_t *re
         if (n > 0)
             buf_addf(out, "%s%d %s", out->len ? " + " : "", n, kinds[k]);
     }
-    json_array_foreach((json_t *)devices, i, d)
-    {
-        known += json_object_get(d, "job") != NULL;
-        busy += *cli_text(d, "job") != '\0';
-    }
-    *ret_busy = known ? busy : -1;
+}
+
+static enum table_color node_color(const char *state)
+{
+    if (strcmp(state, "ready") == 0)
+        return TABLE_GREEN;
+    return strcmp(state, "lost") == 0 ? TABLE_RED : TABLE_YELLOW;
 }
 
 static void add_node(struct table *t, const json_t *node, int64_t now)
@@ -69,20 +69,20 @@ static void add_node(struct table *t, const json_t *node, int64_t now)
     CLEANUP(buf_done) struct buf devices = BUF_INIT;
     CLEANUP(buf_done) struct buf seen = BUF_INIT;
     const char *state = cli_text(node, "state");
-    int64_t busy;
-    char busy_text[24] = "";
+    int64_t free_count = cli_integer(node, "devices_free");
+    char free_text[24] = "";
     int64_t at = text_parse_time(cli_text(node, "seen_at"));
-    describe_devices(json_object_get(node, "devices"), &devices, &busy);
-    if (busy >= 0)
-        snprintf(busy_text, sizeof busy_text, "%lld", (long long)busy);
+    describe_devices(json_object_get(node, "devices"), &devices);
+    if (free_count >= 0)
+        snprintf(free_text, sizeof free_text, "%lld", (long long)free_count);
     if (at >= 0) {
         text_duration(&seen, (double)(now > at ? now - at : 0) / 1e6);
         buf_adds(&seen, " ago");
     }
     table_add(t, cli_text(node, "name"));
-    table_add_color(t, strcmp(state, "lost") == 0 ? TABLE_RED : TABLE_PLAIN, state);
+    table_add_color(t, node_color(state), state);
     table_add(t, devices.data);
-    table_add(t, busy_text);
+    table_add(t, free_text);
     table_add(t, seen.data);
     table_add(t, cli_text(node, "version"));
 }
@@ -91,7 +91,7 @@ static void print_nodes(struct cli *c, const json_t *nodes)
 {
     static const struct table_column columns[] = {
         {"NODE", 0, 8, 0}, {"STATE", 0, 0, 0}, {"DEVICES", 0, 0, 0},
-        {"BUSY", 1, 0, 3}, {"SEEN", 1, 0, 2},  {"VERSION", 0, 0, 4},
+        {"FREE", 1, 0, 3}, {"SEEN", 1, 0, 2},  {"VERSION", 0, 0, 4},
     };
     CLEANUP(buf_done) struct buf b = BUF_INIT;
     CLEANUP(table_done) struct table t;

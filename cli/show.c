@@ -108,7 +108,7 @@ static void row_progress(struct buf *out, const json_t *job)
 static void row_labels(struct buf *out, const json_t *job)
 {
     CLEANUP(buf_done) struct buf b = BUF_INIT;
-    json_t *labels = json_object_get(json_object_get(job, "spec"), "labels");
+    json_t *labels = json_object_get(job, "labels");
     const char *key;
     json_t *value;
     json_object_foreach(labels, key, value)

@@ -21,7 +21,7 @@ const askJson = async (path) => (await ask(path)).json();
 
 const isFinal = (job) => ["succeeded", "failed", "cancelled"].includes(job.state);
 const strategyName = (job) => job.strategy?.name ?? job.strategy ?? "";
-const ranksOf = (job) => job.strategy?.ranks ?? job.devices?.length ?? 1;
+const ranksOf = (job) => job.strategy?.ranks ?? job.ranks ?? 1;
 const number = (x) => (typeof x === "number" ? x.toPrecision(4) : (x ?? ""));
 const setText = (node, text) => {
   if (node.textContent !== String(text)) node.textContent = text;
@@ -177,7 +177,7 @@ function offerRanks(count) {
 
 async function showLog(job) {
   const rank = $("rank").value || "0";
-  const reply = await ask(`/v1/jobs/${job.id}/logs?rank=${rank}&offset=-${LOG_BYTES}&limit=${LOG_BYTES}`);
+  const reply = await ask(`/v1/jobs/${job.id}/logs?rank=${rank}&tail=${LOG_BYTES}`);
   const text = await reply.text();
   const log = $("log");
   if (selected !== job.id || log.textContent === text) return;
