@@ -112,12 +112,12 @@ static void check_synthetic(struct decoding *d, const struct job_spec *s,
                     (long long)source->input, shape_format(&s->model.input, shape));
     }
     int categorical = wanted_activation(s->loss) == ACTIVATION_SOFTMAX;
-    if (categorical && source->classes > outputs) {
+    if (categorical && outputs > 1 && source->classes > outputs) {
         snprintf(hint, sizeof hint,
                  "Write \"units\": %lld in the last layer, or \"classes\": %lld.",
                  (long long)source->classes, (long long)outputs);
         field_fault(d, FIELD_WHERE(at, "classes"), "output_mismatch", hint,
-                    "Labels of %lld classes do not fit a model with %lld outputs.",
+                    "Labels of %lld classes need as many outputs, but the model has %lld.",
                     (long long)source->classes, (long long)outputs);
     }
     if (s->loss == LOSS_BINARY_CROSSENTROPY && source->classes > 2)

@@ -169,7 +169,7 @@ static void decode_optimizer(struct decoding *d, const json_t *v, const struct w
     }
     const json_t *given = json_object_get(v, "name");
     const struct word *word =
-        json_is_string(given) ? words_find(&optimizer_words, json_string_value(given)) : NULL;
+        json_is_string(given) ? words_meant(&optimizer_words, json_string_value(given)) : NULL;
     if (word)
         field_decode_object(d, optimizer_objects[word->value], v, at, o);
     else if (given)
@@ -222,7 +222,9 @@ static void decode_metrics(struct decoding *d, const json_t *v, const struct whe
     }
 }
 
-static const struct object *const compile_kin[] = {&sgd, NULL};
+const struct object optimizer_object =
+    OBJECT("the optimizer (/compile/optimizer)", adamw_fields, optimizer_objects);
+static const struct object *const compile_kin[] = {&optimizer_object, &sgd, NULL};
 static const struct field compile_fields[] = {
     {.name = "optimizer",
      .kind = FIELD_CUSTOM,
@@ -247,5 +249,6 @@ const struct object compile_object = OBJECT("compile", compile_fields, compile_k
 
 void decode_compile(struct decoding *d, const json_t *v, const struct where *at, void *base)
 {
-    field_decode_object(d, &compile_object, v, at, base);
+    if (!((struct job_spec *)base)->command)
+        field_decode_object(d, &compile_object, v, at, base);
 }

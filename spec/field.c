@@ -203,9 +203,7 @@ void field_decode_object(struct decoding *d, const struct object *o, const json_
 {
     field_set_defaults(o, base);
     if (!json_is_object(v)) {
-        char expected[128];
-        snprintf(expected, sizeof expected, "an object (%s)", o->what);
-        field_wrong_type(d, at, NULL, expected, NULL, v);
+        field_not_object(d, o, v, at);
         return;
     }
     size_t met = 0;

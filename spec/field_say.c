@@ -177,13 +177,13 @@ void field_unknown_word(struct decoding *d, const struct where *at, const struct
                         const char *given)
 {
     char all[512], hint[640], shown[FIELD_SHOW_SIZE];
-    words_format(w, all, sizeof all);
+    words_format(w, "and", all, sizeof all);
     const struct word *near = words_nearest(w, given);
     if (near)
-        snprintf(hint, sizeof hint, "Did you mean \"%s\"? There are %s.", near->name, all);
+        snprintf(hint, sizeof hint, "Did you mean \"%s\"? This version has %s.", near->name, all);
     else
-        snprintf(hint, sizeof hint, "There are %s.", all);
-    field_fault(d, at, "unknown_value", hint, "\"%s\" is not %s that this version has.",
+        snprintf(hint, sizeof hint, "This version has %s.", all);
+    field_fault(d, at, "unknown_value", hint, "\"%s\" is not %s that this version knows.",
                 field_clip(given, shown), w->what);
 }
 
@@ -221,7 +221,8 @@ void field_missing(struct decoding *d, const struct object *o, const struct fiel
         snprintf(hint, sizeof hint, "There is \"%s\": write it as \"%s\".",
                  field_clip(meant, shown), f->name);
     else if (f->words)
-        words_format(f->words, hint + snprintf(hint, 100, "Add \"%s\": one of ", f->name), 400);
+        words_format(f->words, "or", hint + snprintf(hint, 100, "Add \"%s\": one of ", f->name),
+                     400);
     else
         snprintf(hint, sizeof hint, "Add, for example, \"%s\": %s.", f->name, f->example);
     if (!meant && f->words)
@@ -280,7 +281,7 @@ void field_unknown(struct decoding *d, const struct object *o, const json_t *v, 
         snprintf(hint, sizeof hint, "Did you mean \"%s\"?", near->name);
     else {
         list_fields(o, all, sizeof all);
-        snprintf(hint, sizeof hint, "There are %s.", all);
+        snprintf(hint, sizeof hint, "Its fields are %s.", all);
     }
     if (d->strict)
         field_fault(d, FIELD_WHERE(at, key), "unknown_field", hint, "\"%s\" is not a field of %s.",
@@ -333,4 +334,19 @@ void field_out_of_range(struct decoding *d, const struct field *f, double x, con
         snprintf(hint, sizeof hint, "The nearest that works is %s.", limit);
     field_fault(d, at, "out_of_range", hint, "\"%s\" must be %s, but is %s.", f->name, expected,
                 field_show(v, shown));
+}
+
+void field_not_object(struct decoding *d, const struct object *o, const json_t *v,
+                      const struct where *at)
+{
+    char hint[448], all[400], shown[FIELD_SHOW_SIZE];
+    list_fields(o, all, sizeof all);
+    snprintf(hint, sizeof hint, "Its fields are %s.", all);
+    field_show(v, shown);
+    if (at->up && at->key)
+        field_fault(d, at, "wrong_type", hint, "\"%s\" must be an object, but is %s.", at->key,
+                    shown);
+    else
+        field_fault(d, at, "wrong_type", hint, "This must be an object (%s), but is %s.", o->what,
+                    shown);
 }

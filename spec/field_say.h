@@ -8,6 +8,8 @@
 void field_unknown(struct decoding *d, const struct object *o, const json_t *v, const char *key,
                    const struct where *at);
 
+void field_not_object(struct decoding *d, const struct object *o, const json_t *v,
+                      const struct where *at);
 void field_not_a_number(struct decoding *d, const struct field *f, const json_t *v,
                         const struct where *at);
 /* `x` is the number of `v`, outside f's limits. */

@@ -74,7 +74,9 @@ static void check_user(struct decoding *d, const struct where *at, const char *t
 
 static void decode_model(struct decoding *d, const json_t *v, const struct where *at, void *base)
 {
-    model_decode(d, v, at, &((struct job_spec *)base)->model);
+    struct job_spec *s = base;
+    if (!s->command) /* with one, all of it is out of place */
+        model_decode(d, v, at, &s->model);
 }
 
 /* Known to the design, not to this version; the job is right without them. */
@@ -87,7 +89,8 @@ static void decode_checkpoint(struct decoding *d, const json_t *v, const struct 
                "Checkpoints are not taken by this version; \"checkpoint\" is ignored.");
 }
 
-static const struct object *const fit_kin[] = {&compile_object, &resources_object, NULL};
+static const struct object *const fit_kin[] = {&optimizer_object, &compile_object,
+                                               &resources_object, NULL};
 static const struct field fit_fields[] = {
     {.name = "epochs",
      .also = "num_epochs n_epochs max_epochs",
@@ -167,8 +170,8 @@ static const struct field resources_fields[] = {
 const struct object resources_object = OBJECT("resources", resources_fields, NULL);
 
 /* "resources" and "fit" stand before "strategy", which is checked against them. */
-static const struct object *const job_kin[] = {&compile_object, &fit_object, &resources_object,
-                                               &model_object, NULL};
+static const struct object *const job_kin[] = {&optimizer_object, &compile_object, &fit_object,
+                                               &resources_object, &model_object,   NULL};
 static const struct field job_fields[] = {
     {.name = "name",
      .also = "title job_name",

@@ -17,7 +17,7 @@ void decode_memory(struct decoding *d, const json_t *v, const struct where *at, 
 
 void data_source_done(struct data_source *s);
 
-extern const struct object compile_object, fit_object, resources_object;
+extern const struct object compile_object, optimizer_object, fit_object, resources_object;
 
 /* What only shows when parts are seen together. Each check is made where the parts that it needs
  * had no fault of their own. */

@@ -121,17 +121,40 @@ void decode_labels(struct decoding *d, const json_t *v, const struct where *at, 
     }
 }
 
+/* "2h" for "2 hours"; NULL if that does not make a duration either. */
+static const char *nearest_duration(const char *text, char out[16])
+{
+    int64_t seconds;
+    size_t digits = strspn(text, "0123456789");
+    const char *unit = text + digits + strspn(text + digits, " ");
+    if (digits < 1 || digits > 9 || !isalpha((unsigned char)*unit))
+        return NULL;
+    snprintf(out, 16, "%.*s%c", (int)digits, text, tolower((unsigned char)*unit));
+    return clock_parse_duration(out, &seconds, NULL) == 0 ? out : NULL;
+}
+
+static void duration_fault(struct decoding *d, const json_t *v, const struct where *at,
+                           const char *hint)
+{
+    char shown[FIELD_SHOW_SIZE], near[16], better[64];
+    const char *text = json_string_value(v);
+    if (text && nearest_duration(text, near)) {
+        snprintf(better, sizeof better, "Did you mean \"%s\"?", near);
+        hint = better;
+    }
+    field_fault(d, at, "invalid", hint, "\"time_limit\" must be a duration, but is %s.",
+                field_show(v, shown));
+}
+
 void decode_time_limit(struct decoding *d, const json_t *v, const struct where *at, void *base)
 {
     struct job_spec *s = base;
     const char *hint = "For example: \"90s\", \"15m\" or \"2h\". To have no limit, leave it out.";
     char shown[FIELD_SHOW_SIZE];
     int64_t seconds = 0;
-    struct err e;
     if (json_is_string(v)) {
-        if (clock_parse_duration(json_string_value(v), &seconds, &e) < 0) {
-            field_fault(d, at, "invalid", hint, "%s is not a duration of at most ten years.",
-                        field_show(v, shown));
+        if (clock_parse_duration(json_string_value(v), &seconds, NULL) < 0) {
+            duration_fault(d, v, at, hint);
             return;
         }
     } else if (!field_whole(v, &seconds)) {
@@ -188,8 +211,8 @@ void decode_memory(struct decoding *d, const json_t *v, const struct where *at, 
         bytes = parse_bytes(json_string_value(v));
         if (bytes < 0) {
             field_fault(d, at, "invalid", "For example: \"512MiB\" or \"8GiB\".",
-                        "%s is not an amount of memory: a number with B, KiB, MiB, GiB, TiB, KB, "
-                        "MB, GB or TB.",
+                        "\"memory\" must be an amount (a number with B, KiB, MiB, GiB, TiB, KB, "
+                        "MB, GB or TB), but is %s.",
                         field_show(v, shown));
             return;
         }

@@ -178,7 +178,8 @@ static const struct object *const layer_objects[LAYER_TYPE__MAX + 1] = {
     [LAYER_LAYER_NORMALIZATION] = &normalization,
 };
 
-/* Which layer `v` is, or a fault and -1. */
+/* Which layer `v` is, or a fault and -1. A misspelt one is a fault and the layer that was meant, so
+ * that the rest of it is looked at too. */
 static int decode_type(struct decoding *d, const json_t *v, const struct where *at)
 {
     const json_t *type = json_object_get(v, "type");
@@ -209,7 +210,8 @@ static int decode_type(struct decoding *d, const json_t *v, const struct where *
                     function->name);
     else
         field_unknown_word(d, at_type, &layer_type_words, name);
-    return -1;
+    const struct word *near = words_meant(&layer_type_words, name);
+    return near && !function ? near->value : -1;
 }
 
 int layer_decode(struct decoding *d, const json_t *v, const struct where *at,

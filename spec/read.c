@@ -6,7 +6,7 @@
  */
 #include "spec/job.h"
 
-#include <stdio.h>
+#include <ctype.h>
 #include <string.h>
 
 #include "spec/field.h"
@@ -52,29 +52,64 @@ static int scan(const char *text, size_t n, struct err *e)
     return 0;
 }
 
+/* Where the word that ends at `at` begins. */
+static size_t token_start(const char *text, size_t at)
+{
+    while (at > 0 && isalnum((unsigned char)text[at - 1]) && isalnum((unsigned char)text[at]))
+        at--;
+    return at;
+}
+
+static int is_word(const char *text, size_t left, const char *word)
+{
+    size_t n = strlen(word);
+    return n <= left && strncasecmp(text, word, n) == 0;
+}
+
 /* What people write that is nearly JSON, by what stands where the parser stopped. */
 static const char *advice(const char *text, size_t n, const json_error_t *j)
 {
-    size_t at = j->position > 0 ? (size_t)j->position - 1 : 0;
-    if (at >= n)
-        return json_error_code(j) == json_error_premature_end_of_input
-                   ? "; a closing bracket or quote is missing"
-                   : "";
-    char here = text[at];
-    size_t before = at;
+    size_t end = j->position > 0 ? (size_t)j->position - 1 : 0;
+    if (end >= n || strstr(j->text, "end of file"))
+        return "; a closing bracket or quote is missing";
+    size_t at = token_start(text, end), before = at;
+    const char *here = text + at;
     while (before > 0 && strchr(" \t\r\n", text[before - 1]))
         before--;
-    if ((here == '}' || here == ']') && before > 0 && text[before - 1] == ',')
+    if ((*here == '}' || *here == ']') && before > 0 && text[before - 1] == ',')
         return "; remove the comma before the closing bracket";
-    if (here == '\'')
+    if (*here == '\'')
         return "; strings stand in double quotes";
-    if (here == '/' || here == '#')
+    if (*here == '/' || *here == '#')
         return "; JSON has no comments";
-    if ((unsigned char)here == 0xef)
-        return "; remove the byte order mark at the start";
-    if (strchr("TFN", here))
+    if (is_word(here, n - at, "nan") || is_word(here, n - at, "inf"))
+        return "; JSON has no NaN and no infinity";
+    if (is_word(here, n - at, "true") || is_word(here, n - at, "false") ||
+        is_word(here, n - at, "none"))
         return "; write true, false or null";
+    if (strstr(j->text, "'}' expected") || strstr(j->text, "']' expected"))
+        return "; is a comma missing before it?";
     return "";
+}
+
+/* A document is an object or a list; anything else is told before the parser is asked. */
+static int check_start(const char *text, size_t n, struct err *e)
+{
+    struct place at = {1, 0};
+    size_t i = 0;
+    for (; i < n && strchr(" \t\r\n", text[i]); i++)
+        step(&at, (unsigned char)text[i]);
+    if (i == n)
+        return err_set(e, ERR_INVALID, "line 1, column 1: the document is empty");
+    if (n - i >= 3 && memcmp(text + i, "\xef\xbb\xbf", 3) == 0)
+        return err_set(e, ERR_INVALID,
+                       "line %d, column %d: there is a byte order mark; save the text without one",
+                       at.line, at.column + 1);
+    if (text[i] != '{' && text[i] != '[')
+        return err_set(e, ERR_INVALID,
+                       "line %d, column %d: this is not JSON: a document must start with {",
+                       at.line, at.column + 1);
+    return 0;
 }
 
 static int fail(const char *text, size_t n, const json_error_t *j, struct err *e)
@@ -96,6 +131,9 @@ static int fail(const char *text, size_t n, const json_error_t *j, struct err *e
         return err_set(e, ERR_INVALID,
                        "line %d, column %d: something follows the end of the document (%s)",
                        j->line, j->column, field_clip(j->text, said));
+    case json_error_invalid_utf8:
+        return err_set(e, ERR_INVALID, "line %d, column %d: the text is not UTF-8: %s", j->line,
+                       j->column, field_clip(j->text, said));
     default:
         return err_set(e, ERR_INVALID, "line %d, column %d: this is not JSON: %s%s", j->line,
                        j->column, field_clip(j->text, said), advice(text, n, j));
@@ -107,9 +145,10 @@ int job_spec_read(const char *text, size_t n, json_t **ret, struct err *e)
     if (n > JOB_SPEC_MAX_BYTES)
         return err_set(e, ERR_TOO_LARGE, "the document has %zu bytes; at most %d are allowed", n,
                        JOB_SPEC_MAX_BYTES);
-    if (n == 0)
-        return err_set(e, ERR_INVALID, "line 1, column 1: the document is empty");
-    int r = scan(text, n, e);
+    int r = check_start(text, n, e);
+    if (r < 0)
+        return r;
+    r = scan(text, n, e);
     if (r < 0)
         return r;
     json_error_t j;

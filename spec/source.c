@@ -127,7 +127,7 @@ static void decode_source(struct decoding *d, const json_t *v, const struct wher
     const json_t *format = json_object_get(v, "format");
     const struct field *field = field_find(&csv, "format");
     const struct word *word =
-        json_is_string(format) ? words_find(&data_format_words, json_string_value(format)) : NULL;
+        json_is_string(format) ? words_meant(&data_format_words, json_string_value(format)) : NULL;
     s->header = CSV_HEADER_AUTO;
     if (word)
         field_decode_object(d, source_objects[word->value], v, at, s);
@@ -176,6 +176,8 @@ static const struct object data_object = OBJECT("data", data_fields, data_kin);
 void decode_data(struct decoding *d, const json_t *v, const struct where *at, void *base)
 {
     const json_t *format = json_object_get(v, "format");
+    if (((struct job_spec *)base)->command)
+        return;
     if (format && !json_object_get(v, "train")) {
         field_fault(d, FIELD_WHERE(at, "train"), "required",
                     "Write \"data\": {\"train\": {\"format\": ...}}.",

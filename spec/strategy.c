@@ -34,7 +34,7 @@ static void decode_name(struct decoding *d, const char *name, const struct where
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++) {
         if (strcmp(name, absent[i].name) == 0) {
             field_fault(d, at, "unsupported", absent[i].hint,
-                        "\"%s\" is not a strategy that this version has.", name);
+                        "\"%s\" is not a strategy that this version runs.", name);
             return;
         }
     }

@@ -40,7 +40,7 @@ static size_t value_count(const struct words *w)
     return n;
 }
 
-char *words_format(const struct words *w, char *out, size_t size)
+char *words_format(const struct words *w, const char *last, char *out, size_t size)
 {
     size_t values = value_count(w), at = 0, nth = 0;
     out[0] = '\0';
@@ -48,8 +48,10 @@ char *words_format(const struct words *w, char *out, size_t size)
         if (first_of(w, w->list[i].value) != &w->list[i])
             continue;
         nth++;
-        const char *between = nth == 1 ? "" : nth == values ? " or " : ", ";
-        at += (size_t)snprintf(out + at, size - at, "%s%s", between, w->list[i].name);
+        const char *comma = nth == 1 || nth == values ? "" : ", ";
+        const char *word = nth > 1 && nth == values ? last : "";
+        at += (size_t)snprintf(out + at, size - at, "%s%s%s%s%s", comma, *word ? " " : "", word,
+                               *word ? " " : "", w->list[i].name);
     }
     return out;
 }
@@ -104,7 +106,7 @@ int words_distance(const char *given, const char *name)
         return distance;
     size_t shorter = n < m ? n : m;
     if (shorter >= 3 && (strstr(a, b) || strstr(b, a)))
-        return 10 + distance;
+        return WORDS_PART + distance;
     return WORDS_FAR;
 }
 
@@ -120,4 +122,10 @@ const struct word *words_nearest(const struct words *w, const char *given)
         }
     }
     return best;
+}
+
+const struct word *words_meant(const struct words *w, const char *given)
+{
+    const struct word *word = words_nearest(w, given);
+    return word && words_distance(given, word->name) < WORDS_PART ? word : NULL;
 }

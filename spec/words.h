@@ -28,13 +28,16 @@ struct words {
 const struct word *words_find(const struct words *w, const char *name); /* NULL: none */
 const char *words_name(const struct words *w, int value);               /* never NULL */
 
-/* "relu, tanh or sigmoid" into out[size]; returns `out`. */
-char *words_format(const struct words *w, char *out, size_t size);
+/* "relu, tanh or sigmoid" (`last` is "or") into out[size]; returns `out`. */
+char *words_format(const struct words *w, const char *last, char *out, size_t size);
 
 /* How far apart two names are: 0 the same but for case and separators, up to WORDS_FAR. */
-#define WORDS_FAR 1000
+#define WORDS_FAR  1000
+#define WORDS_PART 10 /* from here: one is a part of the other */
 int words_distance(const char *given, const char *name);
 
 const struct word *words_nearest(const struct words *w, const char *given); /* NULL: none is near */
+/* The nearest only where it is a slip of a few letters. */
+const struct word *words_meant(const struct words *w, const char *given);
 
 #endif
