@@ -1,0 +1,52 @@
+/* ending.h: how an attempt ended, decoded from the exit record that its agent sent
+ * (docs/protocols.md, section 3), and what that means for the job. Pure. */
+#ifndef TRAINYARD_COORDINATOR_ENDING_H
+#define TRAINYARD_COORDINATOR_ENDING_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "storage/store.h"
+
+#define ENDING_MAX_BYTES  (64 * 1024) /* of an exit record as text */
+#define ENDING_REASON_MAX 1000
+#define ENDING_MAX_STARTS 4 /* attempts that never ran; after that many the job fails */
+
+enum outcome {
+    OUTCOME_DONE,
+    OUTCOME_FAILED,
+    OUTCOME_STOPPED,
+    OUTCOME_TIME_LIMIT,
+    OUTCOME_PREPARE_FAILED,
+    OUTCOME_SPAWN_FAILED,
+    OUTCOME_SHIM_LOST,
+    OUTCOME__MAX
+};
+const char *outcome_name(enum outcome o);
+
+struct ending {
+    enum outcome outcome;
+    char code[64];
+    char reason[ENDING_REASON_MAX + 1];
+    int64_t rank;                 /* -1: none is to blame */
+    int64_t exit_code;            /* -1: none */
+    char signal[24];              /* "": none */
+    int64_t started_us, ended_us; /* 0: not said */
+};
+
+/* What an agent sent is checked: ERR_INVALID with a sentence. */
+int ending_parse(const json_t *doc, struct ending *ret, struct err *e);
+
+struct verdict {
+    enum job_state to; /* JOB_PENDING: it goes back to waiting */
+    char code[64];
+    char reason[1400];
+    int64_t rest_us; /* with JOB_PENDING: not tried again before that long */
+};
+
+/* `ran`: its ranks were seen to run. */
+void ending_judge(const struct ending *x, const struct attempt_row *a, int ran,
+                  struct verdict *ret);
+
+#endif

@@ -1,0 +1,142 @@
+/* explain.c: looks for the first obstacle in the order in which they matter: no node at all, none
+ * large enough, none of those heard of, too few devices free. */
+#include "daemon/coordinator/explain.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+char *explain_bytes(int64_t bytes, char *out)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    while (value >= 1024 && unit + 1 < sizeof(units) / sizeof(units[0])) {
+        value /= 1024;
+        unit++;
+    }
+    snprintf(out, 32, unit == 0 || value >= 100 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    return out;
+}
+
+static void say(struct explanation *ret, const char *code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void say(struct explanation *ret, const char *code, const char *fmt, ...)
+{
+    va_list ap;
+    snprintf(ret->code, sizeof(ret->code), "%s", code);
+    va_start(ap, fmt);
+    vsnprintf(ret->text, sizeof(ret->text), fmt, ap);
+    va_end(ap);
+}
+
+/* "16 devices", "1 cpu device" */
+static const char *count_text(int64_t count, int kind, const char *adjective, char out[96])
+{
+    snprintf(out, 96, "%lld %s%s%s%s", (long long)count, adjective,
+             kind == DEVICE_ANY ? "" : device_kind_name((enum device_kind)kind),
+             kind == DEVICE_ANY ? "" : " ", count == 1 ? "device" : "devices");
+    return out;
+}
+
+/* The node with the most devices for this need; ready ones only if asked for. */
+static const struct node *largest(const struct nodes *nodes, const struct need *need, int only_free,
+                                  int only_ready, int64_t *ret_count)
+{
+    const struct node *best = NULL;
+    int64_t most = -1;
+    for (size_t i = 0; i < nodes->count; i++) {
+        const struct node *n = nodes->items[i];
+        int64_t count = node_count_fitting(n, need, only_free);
+        if (only_ready && n->health != NODE_READY)
+            continue;
+        if (only_free && node_count_fitting(n, need, 0) < need->devices)
+            continue;
+        if (count > most) {
+            best = n;
+            most = count;
+        }
+    }
+    *ret_count = most;
+    return best;
+}
+
+static void never_fits(const struct nodes *nodes, const struct need *need, int64_t most,
+                       const struct node *best, struct explanation *ret)
+{
+    char wanted[96], memory[32];
+    count_text(need->devices, need->kind, "", wanted);
+    int64_t any_size;
+    struct need without_memory = *need;
+    without_memory.memory = 0;
+    const struct node *roomy = largest(nodes, &without_memory, 0, 0, &any_size);
+    if (any_size >= need->devices)
+        say(ret, "never_fits",
+            "No node has %s with %s of memory each: %s has %lld, but only %lld of them with that "
+            "much.",
+            wanted, explain_bytes(need->memory, memory), roomy->name, (long long)any_size,
+            (long long)node_count_fitting(roomy, need, 0));
+    else if (most <= 0 && any_size <= 0)
+        say(ret, "never_fits", "No node has %s; none has any of that kind.", wanted);
+    else
+        say(ret, "never_fits", "No node has %s; the largest, %s, has %lld.", wanted, best->name,
+            (long long)most);
+}
+
+/* The node that would do is not heard of. */
+static void waits_for_node(const struct nodes *nodes, const struct need *need, int64_t now_us,
+                           struct explanation *ret)
+{
+    for (size_t i = 0; i < nodes->count; i++) {
+        const struct node *n = nodes->items[i];
+        if (node_count_fitting(n, need, 0) < need->devices)
+            continue;
+        if (n->seen_us == 0)
+            say(ret, "waiting_for_node",
+                "Waiting for node %s, which has not reported since the coordinator started.",
+                n->name);
+        else
+            say(ret, "waiting_for_node", "Waiting for node %s, which last reported %lld s ago.",
+                n->name, (long long)((now_us - n->seen_us) / 1000000));
+        return;
+    }
+}
+
+static void ahead_text(int64_t ahead, char out[64])
+{
+    if (ahead < 0)
+        out[0] = '\0';
+    else if (ahead == 0)
+        snprintf(out, 64, "; this job is next");
+    else
+        snprintf(out, 64, "; %lld %s ahead", (long long)ahead, ahead == 1 ? "job is" : "jobs are");
+}
+
+void explain_pending(const struct nodes *nodes, const struct need *need, int64_t ahead,
+                     int64_t now_us, struct explanation *ret)
+{
+    int64_t most, most_ready, most_free;
+    if (nodes->count == 0) {
+        say(ret, "no_nodes", "No node has joined yet.");
+        return;
+    }
+    const struct node *best = largest(nodes, need, 0, 0, &most);
+    if (most < need->devices) {
+        never_fits(nodes, need, most, best, ret);
+        return;
+    }
+    if (!largest(nodes, need, 0, 1, &most_ready) || most_ready < need->devices) {
+        waits_for_node(nodes, need, now_us, ret);
+        return;
+    }
+    const struct node *n = largest(nodes, need, 1, 1, &most_free);
+    char queue[64], wanted[96];
+    ahead_text(ahead, queue);
+    if (most_free < need->devices)
+        say(ret, "waiting_for_devices", "Waiting for %s on one node: %s has %lld of %lld free%s.",
+            count_text(need->devices, need->kind, "free ", wanted), n->name, (long long)most_free,
+            (long long)node_count_fitting(n, need, 0), queue);
+    else
+        say(ret, "ready_to_start", "Ready to start on node %s%s.", n->name, queue);
+}

@@ -1,0 +1,35 @@
+/* job.h: the life of a job: which moves there are, and making one.
+ *
+ *                     +--------- could not start ---------+
+ *                     v                                   |
+ *   submitted --> pending --> starting --> running --> stopping
+ *                     |          |  |         |            |
+ *                     |          |  +---------+--> stopping|
+ *                     v          v            v            v
+ *                  cancelled   succeeded | failed | cancelled      (final)
+ *
+ * A job is stopping from the moment an end was asked for until its node says that it has ended.
+ */
+#ifndef TRAINYARD_COORDINATOR_JOB_H
+#define TRAINYARD_COORDINATOR_JOB_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "storage/store.h"
+
+int job_may_move(enum job_state from, enum job_state to);
+int job_is_final(enum job_state s);
+
+/* Moves `job` (as read from the store) and writes the row and an event job_state; sets its times.
+ * BUG() for a move that is not in the table. `job` keeps its strings and is up to date afterwards,
+ * but for `version`. */
+int job_move(struct store *store, struct job_row *job, enum job_state to, const char *code,
+             const char *reason, int64_t wall_us, struct err *e);
+
+/* Appends an event; `data` is consumed. */
+int job_event(struct store *store, const char *type, const char *job_id, const char *node,
+              json_t *take_data, int64_t wall_us, struct err *e);
+
+#endif

@@ -1,0 +1,230 @@
+/* node.c: the list of nodes, sorted by name, and their devices. At most a few hundred nodes, so
+ * that a sorted array of pointers serves. */
+#include "daemon/coordinator/node.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+const char *node_health_name(enum node_health h)
+{
+    static const char *const names[] = {[NODE_UNKNOWN] = "unknown",
+                                        [NODE_READY] = "ready",
+                                        [NODE_SUSPECT] = "suspect",
+                                        [NODE_LOST] = "lost"};
+    _Static_assert(ARRAY_LEN(names) == NODE_HEALTH__MAX, "a name for each health");
+    return names[h];
+}
+
+/* ---- the list ---- */
+static void devices_free(struct device *devices, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(devices[i].name);
+    free(devices);
+}
+
+static void node_free(struct node *n)
+{
+    devices_free(n->devices, n->device_count);
+    free(n->name);
+    free(n->boot_id);
+    free(n->version);
+    free(n->devices_text);
+    free(n->absences);
+    free(n);
+}
+
+void nodes_done(struct nodes *l)
+{
+    for (size_t i = 0; i < l->count; i++)
+        node_free(l->items[i]);
+    free(l->items);
+    *l = (struct nodes){0};
+}
+
+static size_t place_of(const struct nodes *l, const char *name, int after)
+{
+    size_t low = 0, high = l->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = strcmp(l->items[middle]->name, name);
+        if (order < 0 || (after && order == 0))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+size_t nodes_first_after(const struct nodes *l, const char *name)
+{
+    return name ? place_of(l, name, 1) : 0;
+}
+
+struct node *nodes_find(const struct nodes *l, const char *name)
+{
+    size_t at = place_of(l, name, 0);
+    return at < l->count && strcmp(l->items[at]->name, name) == 0 ? l->items[at] : NULL;
+}
+
+struct node *nodes_get(struct nodes *l, const char *name)
+{
+    size_t at = place_of(l, name, 0);
+    if (at < l->count && strcmp(l->items[at]->name, name) == 0)
+        return l->items[at];
+    if (l->count == l->cap) {
+        l->cap = l->cap ? 2 * l->cap : 8;
+        l->items = mem_realloc(l->items, l->cap * sizeof(struct node *));
+    }
+    memmove(&l->items[at + 1], &l->items[at], (l->count - at) * sizeof(struct node *));
+    l->count++;
+    struct node *n = mem_zalloc(sizeof(*n));
+    n->name = mem_strdup(name);
+    n->boot_id = mem_strdup("");
+    n->version = mem_strdup("");
+    n->devices_text = mem_strdup("[]");
+    l->items[at] = n;
+    return n;
+}
+
+int node_name_valid(const char *name)
+{
+    size_t length = strlen(name);
+    return length > 0 && length <= NODE_NAME_MAX && name[0] != '.' && name[0] != '-' &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") == length;
+}
+
+/* ---- devices ---- */
+static int device_parse(const json_t *doc, size_t i, struct device *ret, struct err *e)
+{
+    json_int_t index, memory = 0;
+    const char *kind = NULL, *name = "";
+    json_error_t je;
+    if (json_unpack_ex((json_t *)doc, &je, 0, "{s:I, s:s, s?I, s?s}", "index", &index, "kind",
+                       &kind, "memory_bytes", &memory, "name", &name) != 0)
+        return err_set(e, ERR_INVALID, "devices[%zu]: %s", i, je.text);
+    if (index < 0 || index >= 1000000 || memory < 0)
+        return err_set(e, ERR_INVALID, "devices[%zu]: index or memory_bytes is out of range", i);
+    int is_gpu = strcmp(kind, "gpu") == 0;
+    if (!is_gpu && strcmp(kind, "cpu") != 0)
+        return err_set(e, ERR_INVALID, "devices[%zu]: kind is \"cpu\" or \"gpu\"", i);
+    if (strlen(name) > 200)
+        return err_set(e, ERR_INVALID, "devices[%zu]: name has more than 200 bytes", i);
+    *ret = (struct device){.index = index,
+                           .kind = is_gpu ? DEVICE_GPU : DEVICE_CPU,
+                           .memory = memory,
+                           .name = mem_strdup(name)};
+    return 0;
+}
+
+static int device_order(const void *a, const void *b)
+{
+    int64_t x = ((const struct device *)a)->index, y = ((const struct device *)b)->index;
+    return (x > y) - (x < y);
+}
+
+static int devices_parse(const json_t *doc, struct device **ret, size_t *ret_count, struct err *e)
+{
+    size_t count = json_array_size(doc);
+    if (!json_is_array(doc) || count > NODE_MAX_DEVICES)
+        return err_set(e, ERR_INVALID, "devices must be an array of at most %d", NODE_MAX_DEVICES);
+    struct device *devices = mem_zalloc((count + 1) * sizeof(*devices));
+    int rc = 0;
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = device_parse(json_array_get(doc, i), i, &devices[i], e);
+    qsort(devices, count, sizeof(*devices), device_order);
+    for (size_t i = 1; i < count && rc == 0; i++)
+        if (devices[i].index == devices[i - 1].index)
+            rc = err_set(e, ERR_INVALID, "devices: index %lld is there twice",
+                         (long long)devices[i].index);
+    if (rc != 0) {
+        devices_free(devices, count);
+        return rc;
+    }
+    *ret = devices;
+    *ret_count = count;
+    return 0;
+}
+
+int node_set_devices(struct node *n, const json_t *doc, struct err *e)
+{
+    char *text = json_dumps(doc, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY);
+    if (!text)
+        return err_set(e, ERR_INVALID, "devices cannot be written as JSON");
+    if (n->devices && strcmp(text, n->devices_text) == 0) {
+        free(text);
+        return 0;
+    }
+    struct device *devices = NULL;
+    size_t count = 0;
+    int rc = devices_parse(doc, &devices, &count, e);
+    if (rc != 0) {
+        free(text);
+        return rc;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const struct device *old = node_device(n, devices[i].index);
+        if (old) {
+            memcpy(devices[i].attempt, old->attempt, sizeof(old->attempt));
+            devices[i].haunted = old->haunted;
+        }
+    }
+    devices_free(n->devices, n->device_count);
+    free(n->devices_text);
+    n->devices = devices;
+    n->device_count = count;
+    n->devices_text = text;
+    return 1;
+}
+
+struct device *node_device(struct node *n, int64_t index)
+{
+    for (size_t i = 0; i < n->device_count; i++)
+        if (n->devices[i].index == index)
+            return &n->devices[i];
+    return NULL;
+}
+
+int node_device_free(const struct device *d)
+{
+    return d->attempt[0] == '\0' && !d->haunted;
+}
+
+int node_release(struct node *n, const char *attempt)
+{
+    int released = 0;
+    for (size_t i = 0; i < n->device_count; i++) {
+        if (strcmp(n->devices[i].attempt, attempt) == 0) {
+            n->devices[i].attempt[0] = '\0';
+            released++;
+        }
+    }
+    return released;
+}
+
+int64_t node_count_fitting(const struct node *n, const struct need *need, int only_free)
+{
+    int64_t count[NODE_DEVICE_KINDS] = {0};
+    for (size_t i = 0; i < n->device_count; i++) {
+        const struct device *d = &n->devices[i];
+        int enough = d->memory == 0 || d->memory >= need->memory;
+        if (enough && (!only_free || node_device_free(d)))
+            count[d->kind]++;
+    }
+    if (need->kind != DEVICE_ANY)
+        return count[need->kind];
+    return count[DEVICE_GPU] > count[DEVICE_CPU] ? count[DEVICE_GPU] : count[DEVICE_CPU];
+}
+
+enum node_health node_health_at(const struct node *n, int64_t now_us, int64_t started_us)
+{
+    int64_t silence = now_us - (n->seen_us ? n->seen_us : started_us);
+    if (silence >= NODE_LOST_US)
+        return NODE_LOST;
+    if (n->seen_us == 0)
+        return NODE_UNKNOWN;
+    return silence >= NODE_SUSPECT_US ? NODE_SUSPECT : NODE_READY;
+}

@@ -1,0 +1,101 @@
+/* node.h: an agent as the coordinator sees it, in memory.
+ *
+ * What must survive a restart (name, boot id, devices, leases) is in the store and is loaded from
+ * it; the session (when it last spoke, its parked request, its wish counter) is here alone. Health
+ * is what is displayed and what placement asks; it never frees a device: only the node's own word,
+ * or its coming back with a new boot id, does.
+ */
+#ifndef TRAINYARD_COORDINATOR_NODE_H
+#define TRAINYARD_COORDINATOR_NODE_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/id.h"
+#include "daemon/coordinator/queue.h"
+#include "spec/job.h"
+#include "storage/store.h"
+
+#define NODE_SUSPECT_US   (15 * 1000000LL)
+#define NODE_LOST_US      (45 * 1000000LL)
+#define NODE_MAX_DEVICES  1024
+#define NODE_MAX_ATTEMPTS 1024
+#define NODE_NAME_MAX     63
+#define NODE_ABSENT_US    (30 * 1000000LL)
+#define NODE_DEVICE_KINDS (DEVICE_GPU + 1)
+
+enum node_health {
+    NODE_UNKNOWN, /* in the store, but not heard of since this coordinator started */
+    NODE_READY,
+    NODE_SUSPECT,
+    NODE_LOST,
+    NODE_HEALTH__MAX
+};
+const char *node_health_name(enum node_health h);
+
+struct device {
+    int64_t index;
+    enum device_kind kind; /* DEVICE_CPU or DEVICE_GPU */
+    int64_t memory;        /* bytes; 0: not known */
+    char *name;
+    char attempt[ID_SIZE]; /* that leases it; "": none */
+    int haunted;           /* the node says that an attempt which we have ended still runs here */
+};
+
+/* An attempt that the node reported once and does not report now. */
+struct absence {
+    char attempt[ID_SIZE];
+    int64_t since_us;
+};
+
+struct node {
+    char *name, *boot_id, *version;
+    char *devices_text; /* as stored */
+    struct device *devices;
+    size_t device_count;
+    int64_t joined_us;      /* wall */
+    int64_t seen_wall_us;   /* wall; 0: never by this coordinator */
+    int64_t stored_seen_us; /* wall, as last written to the store */
+    int64_t seen_us;        /* boot time; 0: never by this coordinator */
+    enum node_health health;
+    int64_t body_wall_us; /* of the newest request that was applied: older ones are late */
+
+    int64_t wish;        /* the `seen` counter: raised whenever what is wanted changes */
+    uint64_t forget_sum; /* which attempts were last told to be forgotten or superseded */
+    uint64_t ticket;     /* of the parked request; 0: none */
+    int64_t ticket_until_us;
+    int64_t ticket_seen;
+
+    struct absence *absences;
+    size_t absence_count;
+    int64_t next_port; /* where the search for a free port begins */
+};
+
+struct nodes {
+    struct node **items; /* by name */
+    size_t count, cap;
+};
+
+void nodes_done(struct nodes *l);
+struct node *nodes_find(const struct nodes *l, const char *name);  /* or NULL */
+struct node *nodes_get(struct nodes *l, const char *name);         /* made if it is not there */
+size_t nodes_first_after(const struct nodes *l, const char *name); /* index; NULL: 0 */
+
+int node_name_valid(const char *name); /* [a-z0-9]([a-z0-9.-]*), at most NODE_NAME_MAX */
+
+/* Takes over a devices array ([{"index","kind","memory_bytes","name"}], checked here), keeping the
+ * leases of devices that are still there. 1 if it differs from before, 0 if not, negative with a
+ * sentence if it is wrong. */
+int node_set_devices(struct node *n, const json_t *devices, struct err *e);
+struct device *node_device(struct node *n, int64_t index); /* or NULL */
+int node_device_free(const struct device *d);
+int node_release(struct node *n, const char *attempt); /* number of devices that became free */
+
+/* Devices of a kind (DEVICE_ANY: of the kind that has more) that have enough memory. */
+int64_t node_count_fitting(const struct node *n, const struct need *need, int only_free);
+
+/* The health that its silence means now. */
+enum node_health node_health_at(const struct node *n, int64_t now_us, int64_t started_us);
+
+#endif

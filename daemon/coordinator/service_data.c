@@ -1,0 +1,323 @@
+/* service_data.c: what a job has left: metrics, logs, artifacts, events.
+ *
+ * Metrics are written straight into a text: a json_t for each of 100,000 steps would take half a
+ * kilobyte and an allocation per figure. One answer has at most METRICS_MAX_STEPS steps (some 15
+ * MB, a third of a second); a longer job's says where to go on.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "api/service.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/id.h"
+#include "base/mem.h"
+#include "daemon/coordinator/coordinator.h"
+#include "daemon/coordinator/document.h"
+
+#define METRICS_MAX_STEPS  100000
+#define METRICS_MAX_EPOCHS 10000
+#define METRICS_PAGE       1000
+#define EVENTS_MAX         1000
+
+static int get_job(struct service *c, const char *id, struct job_row *ret, struct service_reply *r)
+{
+    struct err e = {0};
+    int rc = id_valid("job", id) ? store_job_get(c->store, id, ret, &e) : ERR_NOT_FOUND;
+    if (rc == ERR_NOT_FOUND)
+        return service_fail(r, 404, "not_found", "There is no job %.60s.", id);
+    return rc == 0 ? 0 : coordinator_store_failed(c, &e, r);
+}
+
+/* ---- metrics ---- */
+static void add_number(struct buf *b, const char *key, double v)
+{
+    if (isnan(v))
+        buf_addf(b, ",\"%s\":\"nan\"", key);
+    else if (isinf(v))
+        buf_addf(b, ",\"%s\":\"%s\"", key, v > 0 ? "inf" : "-inf");
+    else
+        buf_addf(b, ",\"%s\":%.9g", key, v);
+}
+
+static void add_step(struct buf *b, const struct step_row *row)
+{
+    char time[CLOCK_TEXT_SIZE];
+    if (b->data[b->len - 1] != '[')
+        buf_adds(b, ",");
+    buf_addf(b, "{\"step\":%lld,\"epoch\":%lld", (long long)row->step, (long long)row->epoch);
+    add_number(b, "loss", row->loss);
+    add_number(b, "grad_norm", row->grad_norm);
+    add_number(b, "learning_rate", row->learning_rate);
+    add_number(b, "samples_per_second", row->samples_per_second);
+    buf_addf(b, ",\"time\":\"%s\"}", clock_format(row->time_us, time));
+}
+
+/* Every step after `after`; where it had to stop in *ret_next, or 0. */
+static int add_all_steps(struct service *c, const char *id, int64_t after, struct buf *b,
+                         int64_t *ret_next, struct err *e)
+{
+    struct step_row *rows = mem_alloc(METRICS_PAGE * sizeof(*rows));
+    int64_t total = 0;
+    int count;
+    *ret_next = 0;
+    do {
+        count = store_step_list(c->store, id, after, METRICS_PAGE, rows, e);
+        for (int i = 0; i < count; i++)
+            add_step(b, &rows[i]);
+        if (count > 0)
+            after = rows[count - 1].step;
+        total += count > 0 ? count : 0;
+    } while (count == METRICS_PAGE && total < METRICS_MAX_STEPS);
+    free(rows);
+    if (count == METRICS_PAGE)
+        *ret_next = after;
+    return count < 0 ? count : 0;
+}
+
+static int add_some_steps(struct service *c, const char *id, int64_t after, int64_t max_points,
+                          struct buf *b, struct err *e)
+{
+    int64_t last = 0;
+    int rc = store_step_count(c->store, id, &last, e);
+    if (rc < 0)
+        return rc;
+    if (max_points > METRICS_MAX_STEPS)
+        max_points = METRICS_MAX_STEPS;
+    int64_t wanted = max_points > 1 ? max_points - 1 : 1; /* the last step comes on top */
+    int64_t stride = last > after ? (last - after + wanted - 1) / wanted : 1;
+    int limit = (int)(last / stride) + 2;
+    struct step_row *rows = mem_alloc((size_t)limit * sizeof(*rows));
+    int count = store_step_sample(c->store, id, stride, limit, rows, e);
+    for (int i = 0; i < count; i++)
+        if (rows[i].step > after)
+            add_step(b, &rows[i]);
+    free(rows);
+    return count < 0 ? count : 0;
+}
+
+static int add_epochs(struct service *c, const char *id, struct buf *b, struct err *e)
+{
+    struct epoch_row *rows = mem_zalloc(METRICS_MAX_EPOCHS * sizeof(*rows));
+    int count = store_epoch_list(c->store, id, METRICS_MAX_EPOCHS, rows, e);
+    for (int i = 0; i < count; i++) {
+        buf_adds(b, i ? "," : "");
+        buf_adds(b, rows[i].data);
+        epoch_row_done(&rows[i]);
+    }
+    free(rows);
+    return count < 0 ? count : 0;
+}
+
+int service_job_metrics(struct service *c, const char *id, int64_t max_points, int64_t after_step,
+                        struct service_reply *r)
+{
+    struct job_row job;
+    struct err e = {0};
+    struct buf b = BUF_INIT;
+    int64_t next = 0;
+    int rc = get_job(c, id, &job, r);
+    if (rc != 0)
+        return rc;
+    job_row_done(&job);
+    buf_adds(&b, "{\"steps\":[");
+    rc = max_points > 0 ? add_some_steps(c, id, after_step, max_points, &b, &e)
+                        : add_all_steps(c, id, after_step, &b, &next, &e);
+    buf_adds(&b, "],\"epochs\":[");
+    if (rc == 0)
+        rc = add_epochs(c, id, &b, &e);
+    buf_adds(&b, "]");
+    if (next)
+        buf_addf(&b, ",\"next_after_step\":%lld", (long long)next);
+    buf_adds(&b, "}");
+    if (rc != 0) {
+        buf_done(&b);
+        return coordinator_store_failed(c, &e, r);
+    }
+    r->status = 200;
+    r->content_type = "application/json";
+    r->text = buf_steal(&b);
+    return 0;
+}
+
+/* ---- logs ---- */
+static void empty_text(struct service_reply *r)
+{
+    r->status = 200;
+    r->content_type = "text/plain; charset=utf-8";
+    r->text = mem_strdup("");
+}
+
+static int find_log(struct service *c, const struct job_row *job, const struct log_request *q,
+                    int *ret_fd, int64_t *ret_size, struct service_reply *r)
+{
+    struct err e = {0};
+    char name[40];
+    int64_t attempt = q->attempt ? q->attempt : job->attempt;
+    *ret_fd = -1;
+    *ret_size = 0;
+    if (q->rank < 0 || q->rank >= job->devices)
+        return service_fail(r, 404, "not_found", "This job has the ranks 0 to %lld.",
+                            (long long)job->devices - 1);
+    if (attempt < 0 || attempt > job->attempt)
+        return service_fail(r, 404, "not_found", "This job has had %lld attempts.",
+                            (long long)job->attempt);
+    if (attempt == 0)
+        return 0;
+    snprintf(name, sizeof(name), "rank-%lld.log", (long long)q->rank);
+    int rc = store_file_open(c->store, job->id, attempt, name, ret_fd, ret_size, &e);
+    if (rc != 0 && rc != ERR_NOT_FOUND)
+        return coordinator_store_failed(c, &e, r);
+    return 0;
+}
+
+int service_job_log(struct service *c, const struct log_request *q, int64_t *ret_size,
+                    struct service_reply *r)
+{
+    struct job_row job;
+    int fd;
+    int64_t size;
+    int rc = get_job(c, q->id, &job, r);
+    if (rc != 0)
+        return rc;
+    rc = find_log(c, &job, q, &fd, &size, r);
+    job_row_done(&job);
+    if (rc != 0)
+        return rc;
+    int64_t offset = q->offset < 0 ? size + q->offset : q->offset;
+    offset = offset < 0 ? 0 : offset > size ? size : offset;
+    int64_t length = size - offset < q->limit ? size - offset : q->limit;
+    *ret_size = size;
+    r->file_offset = offset;
+    if (length <= 0) {
+        if (fd >= 0)
+            close(fd);
+        empty_text(r);
+        return 0;
+    }
+    r->status = 200;
+    r->content_type = "text/plain; charset=utf-8";
+    r->file_fd = fd;
+    r->file_length = length;
+    return 0;
+}
+
+/* ---- artifacts ---- */
+static const char artifact_prefix[] = "artifact.";
+#define PREFIX_LENGTH (sizeof(artifact_prefix) - 1)
+
+static int is_artifact(const char *name)
+{
+    return name && strncmp(name, artifact_prefix, PREFIX_LENGTH) == 0;
+}
+
+static json_t *only_artifacts(const json_t *files)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(files); i++) {
+        const json_t *file = json_array_get(files, i);
+        const char *name = json_string_value(json_object_get(file, "name"));
+        if (is_artifact(name))
+            json_array_append_new(list, json_pack("{s:s, s:O}", "name", name + PREFIX_LENGTH,
+                                                  "bytes", json_object_get(file, "bytes")));
+    }
+    return list;
+}
+
+int service_artifact_list(struct service *c, const char *id, struct service_reply *r)
+{
+    struct job_row job;
+    struct err e = {0};
+    CLEANUP(mem_freep) char *text = NULL;
+    int rc = get_job(c, id, &job, r);
+    if (rc != 0)
+        return rc;
+    if (job.attempt > 0)
+        rc = store_file_list(c->store, job.id, job.attempt, &text, &e);
+    job_row_done(&job);
+    if (rc != 0)
+        return coordinator_store_failed(c, &e, r);
+    json_auto_t *files = text ? json_loads(text, 0, NULL) : NULL;
+    r->status = 200;
+    r->body = json_pack("{s:o}", "artifacts", only_artifacts(files));
+    return 0;
+}
+
+static int artifact_name_valid(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 0 && n <= 200 &&
+           strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == n;
+}
+
+int service_artifact_get(struct service *c, const char *id, const char *name,
+                         struct service_reply *r)
+{
+    struct job_row job;
+    struct err e = {0};
+    int rc = get_job(c, id, &job, r);
+    if (rc != 0)
+        return rc;
+    CLEANUP(mem_freep) char *file = mem_printf("%s%s", artifact_prefix, name);
+    rc = ERR_NOT_FOUND;
+    if (job.attempt > 0 && artifact_name_valid(name))
+        rc = store_file_open(c->store, job.id, job.attempt, file, &r->file_fd, &r->file_length, &e);
+    job_row_done(&job);
+    if (rc == ERR_NOT_FOUND)
+        return service_fail(r, 404, "not_found", "Job %s has left no artifact \"%.100s\".", id,
+                            name);
+    if (rc != 0)
+        return coordinator_store_failed(c, &e, r);
+    r->status = 200;
+    r->file_offset = 0;
+    r->content_type = "application/octet-stream";
+    return 0;
+}
+
+/* ---- events ---- */
+static int add_next_event(struct service *c, const char *job_id, int64_t after, json_t *body,
+                          struct err *e)
+{
+    struct event_row row;
+    char next[24];
+    int count = store_event_list(c->store, job_id, after, 1, &row, e);
+    if (count <= 0)
+        return count;
+    event_row_done(&row);
+    snprintf(next, sizeof(next), "%lld", (long long)after);
+    json_object_set_new(body, "next", json_string(next));
+    return 0;
+}
+
+int service_event_list(struct service *c, const char *job_id, int64_t after, int limit,
+                       struct service_reply *r)
+{
+    struct err e = {0};
+    struct job_row job;
+    if (limit < 1 || limit > EVENTS_MAX)
+        return service_fail(r, 400, "invalid_parameter", "limit is 1 to %d.", EVENTS_MAX);
+    if (job_id) {
+        int rc = get_job(c, job_id, &job, r);
+        if (rc != 0)
+            return rc;
+        job_row_done(&job);
+    }
+    struct event_row *rows = mem_zalloc((size_t)limit * sizeof(*rows));
+    int count = store_event_list(c->store, job_id, after, limit, rows, &e);
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++) {
+        json_array_append_new(list, document_event(&rows[i]));
+        after = rows[i].seq;
+        event_row_done(&rows[i]);
+    }
+    free(rows);
+    r->body = json_pack("{s:o}", "events", list);
+    r->status = 200;
+    int rc = count < 0 ? count : 0;
+    if (count == limit)
+        rc = add_next_event(c, job_id, after, r->body, &e);
+    return rc == 0 ? 0 : coordinator_store_failed(c, &e, r);
+}
