@@ -174,6 +174,8 @@ void check_training(struct decoding *d, const struct job_spec *s, const json_t *
 {
     const struct where *data = FIELD_WHERE(at, "data"), *fit = FIELD_WHERE(at, "fit");
     const json_t *given = json_object_get(doc, "fit");
+    /* asked before any check adds a fault */
+    int split_known = field_clean(d, "/data/train") && field_clean(d, "/fit");
     int model_known = field_clean(d, "/model") && field_clean(d, "/compile/loss");
     if (s->model.layer_count > 0)
         check_output(d, s, at);
@@ -183,7 +185,7 @@ void check_training(struct decoding *d, const struct job_spec *s, const json_t *
         check_synthetic(d, s, &s->train, FIELD_WHERE(data, "train"));
     if (model_known && s->has_validation && field_clean(d, "/data/validation"))
         check_synthetic(d, s, &s->validation, FIELD_WHERE(data, "validation"));
-    if (field_clean(d, "/data/train") && field_clean(d, "/fit")) {
+    if (split_known) {
         check_split(d, s, at);
         check_batch(d, s, at);
     }
