@@ -15,10 +15,10 @@
 struct api;
 
 struct api_options {
-    const char *listen;       /* "127.0.0.1:8724", "[::1]:0"; port 0 takes a free one */
-    const char *agent_listen; /* a listener for agents alone, or NULL */
-    const char *api_token;    /* bearer token for users, or NULL; required off loopback */
-    const char *agent_token;  /* bearer token for agents, or NULL; required off loopback */
+    const char *listen;        /* "127.0.0.1:8724", "[::1]:0"; port 0 takes a free one */
+    const char *agent_listen;  /* a listener for agents alone, or NULL */
+    const char *api_token;     /* bearer token for users, or NULL; required off loopback */
+    const char *agent_token;   /* bearer token for agents, or NULL; required off loopback */
     const char *allowed_hosts; /* further names accepted in Host, comma-separated, or NULL; loopback
                                   names and the listen address always are */
     const char *web_dir;       /* directory of the page at /, or NULL */
@@ -32,7 +32,7 @@ void api_close(struct api *a); /* answers 503 to what is parked, then closes; NU
 const char *api_address(const struct api *a);
 const char *api_agent_address(const struct api *a); /* NULL without a second listener */
 
-int api_epoll_fd(const struct api *a);     /* one fd for everything */
+int api_epoll_fd(const struct api *a);       /* one fd for everything */
 int64_t api_timeout_us(const struct api *a); /* -1: none; 0: run at once */
 void api_run(struct api *a);
 

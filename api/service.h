@@ -20,20 +20,20 @@
 struct service; /* the coordinator */
 
 struct service_reply {
-    int status;      /* 200, 201, ...; with a failure 4xx or 5xx */
-    json_t *body;    /* owned by the reply; NULL when `file_fd` or `text` is used */
-    char *location;  /* Location header or NULL; owned */
-    char *etag;      /* or NULL; owned */
+    int status;        /* 200, 201, ...; with a failure 4xx or 5xx */
+    json_t *body;      /* owned by the reply; NULL when `file_fd` or `text` is used */
+    char *location;    /* Location header or NULL; owned */
+    char *etag;        /* or NULL; owned */
     int retry_after_s; /* 0: none */
-    int file_fd;     /* -1, or a file to send: owned by the reply */
+    int file_fd;       /* -1, or a file to send: owned by the reply */
     int64_t file_offset, file_length;
     const char *content_type; /* static; NULL: application/json */
-    char *text;      /* a text body of that content type, or NULL; owned */
-    int wait;        /* 1: nothing to say yet; the API parks the connection and calls the verb again
-                        after api_wake(ticket) */
+    char *text;               /* a text body of that content type, or NULL; owned */
+    int wait; /* 1: nothing to say yet; the API parks the connection and calls the verb again
+                 after api_wake(ticket) */
     /* a failure, answered as application/problem+json (RFC 9457) */
-    char code[48];   /* "not_found", "invalid_spec", "idempotency_conflict", ... */
-    char detail[600]; /* a sentence */
+    char code[48];          /* "not_found", "invalid_spec", "idempotency_conflict", ... */
+    char detail[600];       /* a sentence */
     struct faults faults;   /* errors[] */
     struct faults warnings; /* warnings[], also on success (added to the body) */
 };
@@ -51,7 +51,7 @@ struct submit_request {
     const char *body; /* the raw JSON text: hashed for the idempotency key, then parsed */
     size_t body_len;
     const char *idempotency_key; /* or NULL */
-    int dry_run; /* 200 with {"plan": ...} and nothing stored */
+    int dry_run;                 /* 200 with {"plan": ...} and nothing stored */
     int strict;
 };
 /* 201 with the job document and its Location; 200 when the key repeats (the same job);
@@ -62,8 +62,8 @@ struct list_request {
     const char *states; /* "pending,running" or NULL */
     const char *label;  /* "team=vision" or "team" or NULL */
     const char *user;
-    int limit;          /* 1..1000; the API has checked it */
-    const char *after;  /* cursor or NULL */
+    int limit;         /* 1..1000; the API has checked it */
+    const char *after; /* cursor or NULL */
 };
 int service_job_list(struct service *s, const struct list_request *q, struct service_reply *r);
 int service_job_show(struct service *s, const char *id, struct service_reply *r);
@@ -96,7 +96,7 @@ int service_artifact_get(struct service *s, const char *id, const char *name,
 int service_node_list(struct service *s, int limit, const char *after, struct service_reply *r);
 int service_node_show(struct service *s, const char *name, struct service_reply *r);
 int service_version(struct service *s, struct service_reply *r);
-int service_ready(struct service *s, struct service_reply *r); /* 200 or 503 with the reason */
+int service_ready(struct service *s, struct service_reply *r);   /* 200 or 503 with the reason */
 int service_metrics(struct service *s, struct service_reply *r); /* Prometheus text */
 
 /* ---- agents; docs/protocols.md ---- */

@@ -1,0 +1,81 @@
+/* jobs.c: the endpoints of jobs: decode the query, call one verb. */
+#include <string.h>
+
+#include "api/handlers.h"
+#include "base/err.h"
+#include "spec/job.h"
+
+int jobs_submit(struct service *s, struct request *q, struct service_reply *r)
+{
+    struct submit_request submit = {
+        .body = q->body.data ? q->body.data : "",
+        .body_len = q->body.len,
+        .idempotency_key = q->headers.of[HEADER_IDEMPOTENCY_KEY].value,
+    };
+    if (query_flag(q, "dry_run", &submit.dry_run, r) < 0 ||
+        query_flag(q, "strict", &submit.strict, r) < 0)
+        return ERR_INVALID;
+    return service_job_submit(s, &submit, r);
+}
+
+int jobs_list(struct service *s, struct request *q, struct service_reply *r)
+{
+    int64_t limit = 0;
+    if (query_int(q, "limit", 1, 1000, 100, &limit, r) < 0)
+        return ERR_INVALID;
+    struct list_request list = {
+        .states = query_get(q, "state"),
+        .label = query_get(q, "label"),
+        .user = query_get(q, "user"),
+        .limit = (int)limit,
+        .after = query_get(q, "after"),
+    };
+    return service_job_list(s, &list, r);
+}
+
+int jobs_show(struct service *s, struct request *q, struct service_reply *r)
+{
+    return service_job_show(s, q->args[0], r);
+}
+
+/* Room for a reason some day; until then a field in the body would be dropped silently. */
+static int check_empty_object(const struct request *q, struct service_reply *r)
+{
+    if (q->body.len == 0)
+        return 0;
+    json_auto_t *doc = NULL;
+    struct err e = {0};
+    if (job_spec_read(q->body.data, q->body.len, &doc, &e) < 0)
+        return service_fail(r, 400, "invalid_json", "The body is not JSON: %s", e.text);
+    if (!json_is_object(doc) || json_object_size(doc) > 0)
+        return service_fail(r, 400, "unexpected_body",
+                            "The call takes no fields; send no body, or an empty object {}.");
+    return 0;
+}
+
+int jobs_cancel(struct service *s, struct request *q, struct service_reply *r)
+{
+    if (check_empty_object(q, r) < 0)
+        return ERR_INVALID;
+    return service_job_cancel(s, q->args[0], r);
+}
+
+int jobs_plan(struct service *s, struct request *q, struct service_reply *r)
+{
+    return service_job_plan(s, q->args[0], r);
+}
+
+int jobs_attempts(struct service *s, struct request *q, struct service_reply *r)
+{
+    return service_job_attempts(s, q->args[0], r);
+}
+
+int jobs_metrics(struct service *s, struct request *q, struct service_reply *r)
+{
+    int64_t max_points = 0;
+    int64_t after_step = 0;
+    if (query_int(q, "max_points", 1, 1000000, 0, &max_points, r) < 0 ||
+        query_int(q, "after_step", 0, INT64_MAX, 0, &after_step, r) < 0)
+        return ERR_INVALID;
+    return service_job_metrics(s, q->args[0], max_points, after_step, r);
+}
