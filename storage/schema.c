@@ -102,14 +102,15 @@ static const char schema_1[] =
     ") STRICT, WITHOUT ROWID;"
 
     "CREATE TABLE idempotency_keys ("
+    "  seq INTEGER PRIMARY KEY,"
+    "  hash INTEGER NOT NULL," /* of user and key, see keys.c */
     "  user TEXT NOT NULL,"
     "  key TEXT NOT NULL,"
     "  body_hash TEXT NOT NULL CHECK (length(body_hash) = 64),"
     "  job_id TEXT NOT NULL REFERENCES jobs (id),"
-    "  created_us INTEGER NOT NULL,"
-    "  PRIMARY KEY (user, key)"
-    ") STRICT, WITHOUT ROWID;"
-    "CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created_us);"
+    "  created_us INTEGER NOT NULL"
+    ") STRICT;"
+    "CREATE INDEX idempotency_keys_by_hash ON idempotency_keys (hash);"
 
     "CREATE TABLE nodes ("
     "  name TEXT PRIMARY KEY NOT NULL,"

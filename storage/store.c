@@ -159,11 +159,26 @@ static int set_config(struct store *s, int option, int on, struct err *e)
     return 0;
 }
 
+/* For the process: this room is the only user of SQLite, from one thread. A process in which it
+ * has been initialised before (a test) keeps what it has, which is slower but no less right. */
+static void configure_sqlite(void)
+{
+    static int done;
+    if (done)
+        return;
+    done = 1;
+    sqlite3_config(SQLITE_CONFIG_SINGLETHREAD);
+    sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+    sqlite3_config(SQLITE_CONFIG_URI, 0);
+    sqlite3_config(SQLITE_CONFIG_LOOKASIDE, 512, 128);
+}
+
 /* Nothing here touches the file. The log stays as it is at close until the database is accepted. */
 static int connect(struct store *s, struct err *e)
 {
     int flags =
         SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_EXRESCODE;
+    configure_sqlite();
     int rc = sqlite3_open_v2(s->path, &s->db, flags, NULL);
     if (rc != SQLITE_OK)
         return err_set(e, ERR_IO, "cannot open the database %s: %s", s->path,
