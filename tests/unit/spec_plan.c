@@ -1,0 +1,392 @@
+/* spec_plan.c: cuts against every cut there is, memory, and the plan and launch documents. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "spec/job.h"
+#include "spec/launch.h"
+#include "spec/plan.h"
+
+#define MOST_STAGES 6
+
+/* A job whose layers are made of letters: d dense of the next size, n normalization, r rescaling,
+ * f flatten, o dropout, a activation. */
+static struct job_spec *job(const char *letters, const int *sizes)
+{
+    struct job_spec *s = NULL;
+    json_t *layers = json_array();
+    for (const char *p = letters; *p; p++) {
+        json_t *l = *p == 'd'   ? json_pack("{s:s, s:i}", "type", "dense", "units", *sizes++)
+                    : *p == 'n' ? json_pack("{s:s}", "type", "layer_normalization")
+                    : *p == 'r' ? json_pack("{s:s, s:i}", "type", "rescaling", "scale", 2)
+                    : *p == 'f' ? json_pack("{s:s}", "type", "flatten")
+                    : *p == 'o'
+                        ? json_pack("{s:s, s:f}", "type", "dropout", "rate", 0.5)
+                        : json_pack("{s:s, s:s}", "type", "activation", "activation", "gelu");
+        json_array_append_new(layers, l);
+    }
+    json_t *doc =
+        json_pack("{s:{s:[i], s:o}, s:{s:s, s:s}, s:{s:{s:s, s:s}}, s:{s:i}}", "model", "input", 16,
+                  "layers", layers, "compile", "optimizer", "adam", "loss", "mse", "data", "train",
+                  "format", "csv", "path", "x", "fit", "batch_size", 64);
+    struct faults f = {0}, w = {0};
+    s = job_spec_parse(doc, 1, &f, &w);
+    if (!s)
+        fail_msg("%s: %s", f.items[0].pointer, f.items[0].message);
+    json_decref(doc);
+    return s;
+}
+
+static double flops(const struct job_spec *s, int first, int end)
+{
+    double sum = 0;
+    for (int i = first; i < end; i++)
+        sum += s->model.layers[i].forward_flops + s->model.layers[i].backward_flops;
+    return sum;
+}
+
+struct judged {
+    double dearest, squares;
+};
+
+static struct judged judge(const struct job_spec *s, const int *first, int stages)
+{
+    struct judged j = {0, 0};
+    for (int i = 0; i < stages; i++) {
+        double cost = flops(s, first[i], first[i + 1]);
+        j.dearest = fmax(j.dearest, cost);
+        j.squares += cost * cost;
+    }
+    return j;
+}
+
+/* Every cut before a layer with parameters, by recursion. */
+static void best_cut(const struct job_spec *s, int *first, int at, int stages, struct judged *best)
+{
+    if (at == stages) {
+        first[stages] = s->model.layer_count;
+        struct judged j = judge(s, first, stages);
+        if (j.dearest < best->dearest || (j.dearest == best->dearest && j.squares < best->squares))
+            *best = j;
+        return;
+    }
+    int seen = 0; /* work since the last cut */
+    for (int i = at == 0 ? 0 : first[at - 1]; i < s->model.layer_count; i++) {
+        int work = s->model.layers[i].parameters > 0;
+        if (at == 0 || (work && seen)) {
+            first[at] = i;
+            best_cut(s, first, at + 1, stages, best);
+            if (at == 0)
+                return;
+        }
+        seen += work;
+    }
+}
+
+static void test_cut_is_best(void **state)
+{
+    (void)state;
+    unsigned seed = 7;
+    for (int round = 0; round < 300; round++) {
+        static const char kinds[] = "ddddnrfoa";
+        char letters[12] = "";
+        int sizes[12], n = 2 + rand_r(&seed) % 9, work = 0;
+        for (int i = 0; i < n; i++) {
+            letters[i] = kinds[(unsigned)rand_r(&seed) % (sizeof kinds - 1)];
+            sizes[i] = 1 + rand_r(&seed) % 60;
+            work += letters[i] == 'd' || letters[i] == 'n';
+        }
+        if (work == 0)
+            continue;
+        struct job_spec *s = job(letters, sizes);
+        for (int stages = 1; stages <= work && stages <= MOST_STAGES; stages++) {
+            int first[MOST_STAGES + 1], scratch[MOST_STAGES + 1];
+            struct judged best = {INFINITY, INFINITY};
+            assert_int_equal(plan_cut(s, stages, first, NULL), 0);
+            assert_int_equal(first[0], 0);
+            assert_int_equal(first[stages], s->model.layer_count);
+            best_cut(s, scratch, 0, stages, &best);
+            struct judged have = judge(s, first, stages);
+            assert_true(have.dearest == best.dearest);
+            assert_true(have.squares == best.squares);
+        }
+        job_spec_free(s);
+    }
+}
+
+static void test_neighbours(void **state)
+{
+    (void)state;
+    int first[4];
+    struct job_spec *s = job("rfdaodfd", (int[]){8, 8, 1});
+    assert_int_equal(plan_cut(s, 3, first, NULL), 0);
+    assert_int_equal(first[0], 0); /* what comes before the first dense layer goes with it */
+    assert_int_equal(first[1], 5);
+    assert_int_equal(first[2], 7);
+    assert_int_equal(first[3], 8);
+    job_spec_free(s);
+}
+
+static void test_too_many_stages(void **state)
+{
+    (void)state;
+    int first[8] = {-7};
+    struct err e = {0};
+    struct job_spec *s = job("rdad", (int[]){8, 1});
+    assert_int_equal(plan_cut(s, 3, first, &e), ERR_INVALID);
+    assert_string_equal(e.text, "the model has 2 layers with parameters, so it can be cut into at "
+                                "most 2 stages, not 3");
+    assert_int_equal(plan_cut(s, 0, first, &e), ERR_INVALID);
+    assert_int_equal(plan_cut(s, -1, first, &e), ERR_INVALID);
+    assert_int_equal(first[0], -7);
+    job_spec_free(s);
+}
+
+/* The longest model there is, with a giant among small layers: the worst case for the search. */
+static void test_long_model(void **state)
+{
+    (void)state;
+    char *letters = mem_zalloc(MODEL_MAX_LAYERS + 1);
+    int *sizes = mem_alloc(MODEL_MAX_LAYERS * sizeof *sizes);
+    int *first = mem_alloc((MODEL_MAX_LAYERS + 1) * sizeof *first);
+    for (int i = 0; i < MODEL_MAX_LAYERS; i++) {
+        letters[i] = 'd';
+        sizes[i] = i == 500 ? 5000 : 3;
+    }
+    struct job_spec *s = job(letters, sizes);
+    for (int stages = 1; stages <= MODEL_MAX_LAYERS; stages += 341) {
+        assert_int_equal(plan_cut(s, stages, first, NULL), 0);
+        for (int i = 0; i < stages; i++)
+            assert_true(first[i] < first[i + 1]);
+        assert_int_equal(first[stages], MODEL_MAX_LAYERS);
+    }
+    job_spec_free(s);
+    free(letters);
+    free(sizes);
+    free(first);
+}
+
+static int64_t memory(const struct job_spec *s, enum strategy_kind kind, int data, int stages,
+                      int microbatches, enum pipeline_schedule schedule)
+{
+    int first[MOST_STAGES + 1];
+    assert_int_equal(plan_cut(s, stages, first, NULL), 0);
+    struct plan p = {.kind = kind,
+                     .ranks = data * stages,
+                     .data = data,
+                     .pipeline = stages,
+                     .microbatches = microbatches,
+                     .schedule = schedule,
+                     .stage_first = first};
+    return plan_memory(s, &p);
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    struct job_spec *s = job("ddd", (int[]){32, 32, 32});
+    int64_t parameters = model_parameters(&s->model);
+    int64_t one = memory(s, STRATEGY_NONE, 1, 1, 1, SCHEDULE_GPIPE);
+    /* weights, gradients and Adam's two moments; outputs, the input; two gradients of outputs */
+    assert_int_equal(one, parameters * 16 + 64 * (3 * 128 + 64 + 2 * 128));
+    assert_true(memory(s, STRATEGY_MIRRORED, 4, 1, 1, SCHEDULE_GPIPE) < one);
+    assert_true(memory(s, STRATEGY_MIRRORED, 4, 1, 1, SCHEDULE_GPIPE) > parameters * 16);
+    assert_int_equal(memory(s, STRATEGY_SEGMENT_ENSEMBLE, 4, 1, 1, SCHEDULE_GPIPE), one);
+    int64_t gpipe = memory(s, STRATEGY_PIPELINE, 1, 3, 8, SCHEDULE_GPIPE);
+    int64_t f1b = memory(s, STRATEGY_PIPELINE, 1, 3, 8, SCHEDULE_1F1B);
+    assert_true(f1b < gpipe && gpipe < one);
+    s->optimizer.kind = OPTIMIZER_SGD;
+    assert_int_equal(memory(s, STRATEGY_NONE, 1, 1, 1, SCHEDULE_GPIPE), one - parameters * 8);
+    s->optimizer.momentum = 0.9;
+    assert_int_equal(memory(s, STRATEGY_NONE, 1, 1, 1, SCHEDULE_GPIPE), one - parameters * 4);
+    job_spec_free(s);
+}
+
+static struct plan some_plan(void)
+{
+    struct plan p = {.kind = STRATEGY_PIPELINE,
+                     .ranks = 4,
+                     .data = 2,
+                     .pipeline = 2,
+                     .microbatches = 4,
+                     .schedule = SCHEDULE_1F1B,
+                     .memory_bytes = 1LL << 40,
+                     .chosen_by_auto = 1,
+                     .why = mem_strdup("It fits.")};
+    p.stage_first = mem_alloc(3 * sizeof *p.stage_first);
+    memcpy(p.stage_first, (int[]){0, 1, 2}, 3 * sizeof(int));
+    return p;
+}
+
+static void test_plan_json(void **state)
+{
+    (void)state;
+    struct plan p = some_plan(), back = {0};
+    struct err e = {0};
+    json_t *doc = plan_to_json(&p);
+    char *text = json_dumps(doc, 0);
+    assert_string_equal(text, "{\"name\": \"pipeline\", \"ranks\": 4, \"mesh\": {\"data\": 2, "
+                              "\"pipeline\": 2, \"microbatches\": 4, \"schedule\": \"1f1b\"}, "
+                              "\"stages\": [[0, 1], [1, 2]], \"memory_bytes\": 1099511627776, "
+                              "\"chosen_by\": \"auto\", \"why\": \"It fits.\"}");
+    assert_int_equal(plan_from_json(doc, &back, &e), 0);
+    json_t *again = plan_to_json(&back);
+    assert_true(json_equal(doc, again));
+    json_decref(again);
+    json_decref(doc);
+    free(text);
+    plan_done(&p);
+    plan_done(&back);
+    plan_done(&back);
+}
+
+static void test_plan_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *member, *value, *sentence;
+    } cases[] = {
+        {"name", "\"auto\"", "the plan, /name: A plan is never \"auto\"."},
+        {"ranks", "3", "the plan, /mesh: 2 data ranks by 2 stages are not 3 ranks."},
+        {"ranks", "1025",
+         "the plan, /ranks: \"ranks\" must be a whole number from 1 to 1024, but "
+         "is 1025."},
+        {"stages", "[[0, 2]]", "the plan, /stages: There must be 2 stages."},
+        {"stages", "[[0, 1], [1, 1]]",
+         "the plan, /stages/1: Stages must be [first, end] pairs "
+         "that follow one another from layer 0."},
+        {"stages", "[[0, 1], [2, 3]]",
+         "the plan, /stages/1: Stages must be [first, end] pairs "
+         "that follow one another from layer 0."},
+        {"stages", "[[1, 2], [2, 3]]",
+         "the plan, /stages/0: Stages must be [first, end] pairs "
+         "that follow one another from layer 0."},
+        {"stages", "[1, 2]",
+         "the plan, /stages/0: Stages must be [first, end] pairs that follow "
+         "one another from layer 0."},
+        {"mesh", "[]", "the plan, /mesh: \"mesh\" must be an object, but is an empty list."},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct plan p = some_plan(), back = {.ranks = 77};
+        json_t *doc = plan_to_json(&p);
+        struct err e = {0};
+        json_object_set_new(doc, cases[i].member,
+                            json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
+        assert_int_equal(plan_from_json(doc, &back, &e), ERR_INVALID);
+        assert_string_equal(e.text, cases[i].sentence);
+        assert_int_equal(back.ranks, 77);
+        json_decref(doc);
+        plan_done(&p);
+    }
+}
+
+static const char launch_text[] =
+    "{\"job\": \"job_1\", \"job_name\": \"mnist\", \"attempt\": \"att_1\", \"number\": 2, "
+    "\"epoch\": 12, \"node\": \"n1\", \"spec\": {\"model\": {\"input\": [4], \"layers\": "
+    "[{\"type\": \"dense\", \"units\": 3}, {\"type\": \"dense\", \"units\": 1}]}, \"compile\": "
+    "{\"optimizer\": \"sgd\", \"loss\": \"mse\"}, \"data\": {\"train\": {\"format\": \"csv\", "
+    "\"path\": \"x\"}}}, \"plan\": {\"name\": \"pipeline\", \"ranks\": 2, \"mesh\": {\"data\": 1, "
+    "\"pipeline\": 2, \"microbatches\": 4, \"schedule\": \"1f1b\"}, \"stages\": [[0, 1], [1, 2]], "
+    "\"memory_bytes\": 1, \"chosen_by\": \"user\", \"why\": \"\"}, \"secret\": \"s3cr3t\", "
+    "\"master_addr\": \"127.0.0.1\", \"master_port\": 23001, \"time_limit_s\": 7200, \"grace_s\": "
+    "30, \"ranks\": [{\"rank\": 0, \"local_rank\": 0, \"device\": 0, \"kind\": \"cpu\", \"cpu\": "
+    "0}, {\"rank\": 1, \"local_rank\": 1, \"device\": 1, \"kind\": \"cpu\"}], \"data_roots\": "
+    "[\"/srv/data\", \"/srv/more\"], \"trainer\": \"/usr/bin/t\", \"run_as\": \"nobody\"}";
+
+static void test_launch(void **state)
+{
+    (void)state;
+    json_t *doc = json_loads(launch_text, 0, NULL);
+    struct launch l;
+    struct err e = {0};
+    if (launch_from_json(doc, &l, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_string_equal(l.job, "job_1");
+    assert_string_equal(l.job_name, "mnist");
+    assert_int_equal(l.number, 2);
+    assert_int_equal(l.epoch, 12);
+    assert_int_equal(l.spec->model.layer_count, 2);
+    assert_int_equal(l.plan.stage_first[1], 1);
+    assert_string_equal(l.secret, "s3cr3t");
+    assert_int_equal(l.master_port, 23001);
+    assert_int_equal(l.time_limit_s, 7200);
+    assert_int_equal(l.grace_s, 30);
+    assert_int_equal(l.rank_count, 2);
+    assert_int_equal(l.ranks[0].cpu, 0);
+    assert_int_equal(l.ranks[1].cpu, -1);
+    assert_int_equal(l.ranks[1].kind, DEVICE_CPU);
+    assert_int_equal(l.data_root_count, 2);
+    assert_string_equal(l.data_roots[1], "/srv/more");
+    assert_string_equal(l.run_as, "nobody");
+    launch_done(&l);
+    launch_done(&l);
+    /* as the coordinator makes it, before the agent has added its part */
+    json_object_del(doc, "data_roots");
+    json_object_del(doc, "trainer");
+    json_object_del(doc, "run_as");
+    assert_int_equal(launch_from_json(doc, &l, &e), 0);
+    assert_int_equal(l.data_root_count, 0);
+    assert_null(l.trainer);
+    assert_null(l.run_as);
+    launch_done(&l);
+    json_decref(doc);
+}
+
+static void test_launch_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *member, *value, *sentence;
+    } cases[] = {
+        {"job", "3", "the launch document, /job: \"job\" must be a string, but is 3."},
+        {"epoch", "-1", "the launch document, /epoch: \"epoch\" must be"},
+        {"ranks", "[]",
+         "the launch document, /ranks: \"ranks\" must be a list of 1 to 1024 "
+         "ranks."},
+        {"ranks", "[{\"rank\": 2, \"local_rank\": 0, \"device\": 0, \"kind\": \"cpu\"}]",
+         "the launch document, /ranks/0: Rank 2 is not one of the plan's 2."},
+        {"ranks",
+         "[{\"rank\": 1, \"local_rank\": 0, \"device\": 0, \"kind\": \"cpu\"}, {\"rank\": 1, "
+         "\"local_rank\": 1, \"device\": 1, \"kind\": \"cpu\"}]",
+         "the launch document, /ranks/1: Rank 1 is there twice."},
+        {"plan", "{}", "the launch document, /plan: the plan, /name: \"name\" is missing"},
+        {"spec", "{\"command\": [\"x\"]}",
+         "the launch document, /plan: The plan's stages end at layer 2, but the model has 0."},
+        {"spec", "{}", "the launch document, /spec: the job: This says neither"},
+        {"trainer", "\"t\"", "the launch document, /trainer: This must be an absolute path."},
+        {"data_roots", "[\"x\"]", "the launch document, /data_roots/0: A data root is"},
+        {"master_port", "70000", "the launch document, /master_port:"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        json_t *doc = json_loads(launch_text, 0, NULL);
+        struct launch l = {.number = 77};
+        struct err e = {0};
+        json_object_set_new(doc, cases[i].member,
+                            json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
+        assert_int_equal(launch_from_json(doc, &l, &e), ERR_INVALID);
+        if (strncmp(e.text, cases[i].sentence, strlen(cases[i].sentence)) != 0)
+            fail_msg("%s", e.text);
+        assert_null(strstr(e.text, "s3cr3t"));
+        assert_int_equal(l.number, 77);
+        json_decref(doc);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cut_is_best),     cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_too_many_stages), cmocka_unit_test(test_long_model),
+        cmocka_unit_test(test_memory),          cmocka_unit_test(test_plan_json),
+        cmocka_unit_test(test_plan_wrong),      cmocka_unit_test(test_launch),
+        cmocka_unit_test(test_launch_wrong),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
