@@ -90,7 +90,7 @@ static void print_dry_run(const json_t *doc)
     buf_adds(&b, "The document is valid. Plan: ");
     describe_plan(plan, &b);
     buf_adds(&b, "\n");
-    if (cli_integer(plan, "memory_bytes") >= 0) {
+    if (cli_integer(plan, "memory_bytes") > 0) {
         buf_adds(&b, "Memory of the heaviest rank: ");
         text_bytes(&b, (double)cli_integer(plan, "memory_bytes"));
         buf_adds(&b, "\n");

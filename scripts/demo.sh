@@ -37,22 +37,28 @@ stop() { # PID NAME
     gone "$1" 15 || { echo "demo: $2 (pid $1) does not stop; killing it" >&2; kill -KILL "$1"; gone "$1" 5; } || true
 }
 
-is_shim() { tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null | grep -q "trainyard-shim.*$DIR"; }
+# Pids of our shims: what has an argument below the attempts' folder. The brackets keep grep itself out.
+shims() {
+    local file
+    for file in $(grep -lz "^${DIR%?}[${DIR: -1}]/agent/attempts/" /proc/[0-9]*/cmdline 2>/dev/null); do
+        file=${file#/proc/}
+        [[ $(readlink "/proc/${file%%/*}/exe") == */trainyard-shim ]] && echo "${file%%/*}"
+    done
+    return 0
+}
 
 # Attempts outlive agent and coordinator by design: each is told to end, through its folder.
 end_attempts() {
-    local attempt pid until=$((SECONDS + 15))
+    local attempt until=$((SECONDS + 15))
     for attempt in "$DIR"/agent/attempts/*/; do
         [[ -d $attempt && ! -e $attempt/exit.json ]] || continue
         echo '{"code":"cancelled","reason":"The demo was ended.","grace_s":2}' >"$attempt/stop.tmp"
         mv "$attempt/stop.tmp" "$attempt/stop.json"
     done
-    for attempt in "$DIR"/agent/attempts/*/; do
-        pid=$(jq -r '.pid // empty' "$attempt/shim.json" 2>/dev/null) || continue
-        while [[ -n $pid ]] && is_shim "$pid"; do
-            ((SECONDS < until)) || { kill -KILL "$pid" 2>/dev/null || true; break; }
-            sleep 0.05
-        done
+    while [[ -n $(shims) ]]; do
+        # shellcheck disable=SC2046
+        ((SECONDS < until)) || { kill -KILL $(shims); break; }
+        sleep 0.05
     done
 }
 
@@ -131,10 +137,10 @@ echo
 
 # ---- bars ----
 
-bar() { # STEP STEPS: 24 columns
-    local full=$(($2 > 0 ? $1 * 24 / $2 : 0)) text
+bar() { # STEP STEPS
+    local full=$(($2 > 0 ? $1 * 18 / $2 : 0)) text
     printf -v text '%*s' "$full" ''
-    printf '[%-24s]' "${text// /=}"
+    printf '[%-18s]' "${text// /=}"
 }
 
 # One line per job, in the order of submission: id, name, state, step, steps, reason.
@@ -160,7 +166,8 @@ draw() { # ID NAME STATE STEP STEPS REASON
             if [[ $3 == running || -z ${FIGURES[$1]:-} ]] && (($4 > 0)); then
                 FIGURES[$1]=$(read_figures "$1")
             fi
-            text="$(bar "$4" "$5") $4/$5  ${FIGURES[$1]:-}"
+            text=""
+            (($5 > 0)) && text="$(bar "$4" "$5") $4/$5  ${FIGURES[$1]:-}"
             ;;
     esac
     if ((LIVE)); then
@@ -209,13 +216,15 @@ for id in "${IDS[@]}"; do
     get "/v1/jobs/$id/metrics" >"$DIR/metrics"
     IFS=$'\t' read -r name strategy ranks loss accuracy speed wait < <(jq -nr --slurpfile j "$DIR/job" --slurpfile m "$DIR/metrics" '
         def us: capture("^(?<s>[^.Z]+)(?<f>\\.[0-9]+)?Z$") | (.s + "Z" | fromdate) + ((.f // "0") | tonumber);
-        def fixed(n): . * pow(10; n) | round / pow(10; n);
         $j[0] as $job | $m[0].epochs[-1] as $e
         | ($m[0].steps | map(.samples_per_second) | sort | .[length / 2 | floor]) as $speed
-        | [$job.name, $job.strategy.name, $job.strategy.ranks, ($e.loss | fixed(4)),
-           ($e.val_accuracy // $e.accuracy | fixed(4)), ($speed | round),
-           "\(($job.started_at | us) - ($job.submitted_at | us) | fixed(2)) s"] | @tsv') ||
+        | [$job.name, $job.strategy.name, $job.strategy.ranks, $e.loss,
+           $e.val_accuracy // $e.accuracy, ($speed | round),
+           ($job.started_at | us) - ($job.submitted_at | us)] | @tsv') ||
         fail "the figures of $id cannot be read: $(head -c 500 "$DIR/metrics")"
+    printf -v loss %.4f "$loss"
+    printf -v accuracy %.4f "$accuracy"
+    printf -v wait "%.2f s" "$wait"
     # shellcheck disable=SC2059
     printf "$row" "$name" "$strategy" "$ranks" "$loss" "$accuracy" "$speed" "$wait"
 done

@@ -48,11 +48,12 @@ put_filled() {
     echo "  $DESTDIR$2"
 }
 
+# put_config FILE.in TARGET: the same, unless there is one already
 put_config() {
     if [[ -e $DESTDIR$2 ]]; then
         echo "  $DESTDIR$2 (kept as it is)"
     else
-        put 0644 "$1" "$2"
+        put_filled "$1" "$2"
     fi
 }
 
@@ -76,8 +77,8 @@ put_filled systemd/trainyardd.service.in "$UNITDIR/trainyardd.service"
 put_filled systemd/trainyard-agent.service.in "$UNITDIR/trainyard-agent.service"
 put_filled systemd/trainyard.sysusers.in "$SYSUSERSDIR/trainyard.conf"
 put_filled systemd/trainyard.tmpfiles.in "$TMPFILESDIR/trainyard.conf"
-put_config systemd/trainyardd.conf "$SYSCONFDIR/trainyard/trainyardd.conf"
-put_config systemd/agent.conf "$SYSCONFDIR/trainyard/agent.conf"
+put_config systemd/trainyardd.conf.in "$SYSCONFDIR/trainyard/trainyardd.conf"
+put_config systemd/agent.conf.in "$SYSCONFDIR/trainyard/agent.conf"
 
 if [[ -z $DESTDIR ]]; then
     cat <<MESSAGE
