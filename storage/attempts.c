@@ -44,7 +44,7 @@ static void attempt_done(void *row)
     "SELECT id, job_id, number, epoch, node, state, port, secret, stop_code, stop_reason, "        \
     "boot_id, created_us, started_us, ended_us, report_offset, exit FROM attempts "
 
-static void attempt_read(struct query *q, void *row)
+static void attempt_read(struct stmt *q, void *row)
 {
     struct attempt_row *r = row;
     r->id = column_text(q);
@@ -72,27 +72,27 @@ static const char insert_attempt[] =
 
 int store_attempt_insert(struct store *s, const struct attempt_row *r, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int n = query_write(&q, s, insert_attempt, e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int n = stmt_write(&q, s, insert_attempt, e);
     if (n < 0)
         return n;
-    query_text(&q, r->id);
-    query_text(&q, r->job_id);
-    query_int(&q, r->number);
-    query_int(&q, r->epoch);
-    query_text(&q, r->node);
-    query_int(&q, r->state);
-    query_int(&q, r->port);
-    query_text(&q, r->secret);
-    query_text(&q, r->stop_code);
-    query_text(&q, r->stop_reason);
-    query_text(&q, r->boot_id);
-    query_int(&q, r->created_us);
-    query_int(&q, r->started_us);
-    query_int(&q, r->ended_us);
-    query_int(&q, r->report_offset);
-    query_text(&q, r->exit);
-    n = query_run(&q, e);
+    stmt_text(&q, r->id);
+    stmt_text(&q, r->job_id);
+    stmt_int(&q, r->number);
+    stmt_int(&q, r->epoch);
+    stmt_text(&q, r->node);
+    stmt_int(&q, r->state);
+    stmt_int(&q, r->port);
+    stmt_text(&q, r->secret);
+    stmt_text(&q, r->stop_code);
+    stmt_text(&q, r->stop_reason);
+    stmt_text(&q, r->boot_id);
+    stmt_int(&q, r->created_us);
+    stmt_int(&q, r->started_us);
+    stmt_int(&q, r->ended_us);
+    stmt_int(&q, r->report_offset);
+    stmt_text(&q, r->exit);
+    n = stmt_run(&q, e);
     if (n == ERR_CONFLICT)
         return err_set(e, n,
                        "attempt %.60s cannot be stored: its id, its number %" PRId64
@@ -105,10 +105,10 @@ int store_attempt_insert(struct store *s, const struct attempt_row *r, struct er
     return n < 0 ? n : 0;
 }
 
-static int read_one(struct query *q, struct attempt_row *ret, struct err *e)
+static int read_one(struct stmt *q, struct attempt_row *ret, struct err *e)
 {
     struct attempt_row row = {0};
-    int n = query_rows(q, 1, &row, sizeof row, attempt_read, attempt_done, e);
+    int n = stmt_rows(q, 1, &row, sizeof row, attempt_read, attempt_done, e);
     if (n == 1)
         *ret = row;
     return n;
@@ -116,11 +116,11 @@ static int read_one(struct query *q, struct attempt_row *ret, struct err *e)
 
 int store_attempt_get(struct store *s, const char *id, struct attempt_row *ret, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_read(&q, s, SELECT_ATTEMPT "WHERE id = ?", e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_read(&q, s, SELECT_ATTEMPT "WHERE id = ?", e);
     if (r < 0)
         return r;
-    query_text(&q, id);
+    stmt_text(&q, id);
     r = read_one(&q, ret, e);
     if (r == 0)
         return err_set(e, ERR_NOT_FOUND, "there is no attempt %.60s", id);
@@ -130,11 +130,11 @@ int store_attempt_get(struct store *s, const char *id, struct attempt_row *ret, 
 int store_attempt_latest(struct store *s, const char *job_id, struct attempt_row *ret,
                          struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_read(&q, s, SELECT_ATTEMPT "WHERE job_id = ? ORDER BY number DESC LIMIT 1", e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_read(&q, s, SELECT_ATTEMPT "WHERE job_id = ? ORDER BY number DESC LIMIT 1", e);
     if (r < 0)
         return r;
-    query_text(&q, job_id);
+    stmt_text(&q, job_id);
     r = read_one(&q, ret, e);
     if (r == 0)
         return err_set(e, ERR_NOT_FOUND, "job %.60s has had no attempt", job_id);
@@ -174,26 +174,26 @@ static const char update_attempt[] =
 /* Its files are made durable first: once the end is stored, the agent may delete its copies. */
 int store_attempt_update(struct store *s, const struct attempt_row *r, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     enum attempt_state was = ATTEMPT_LAUNCHING;
     int n = check_identity(s, r, &was, e);
     if (n == 0 && r->state == ATTEMPT_ENDED && was != ATTEMPT_ENDED)
         n = files_sync(s, r->job_id, r->number, e);
     if (n == 0)
-        n = query_write(&q, s, update_attempt, e);
+        n = stmt_write(&q, s, update_attempt, e);
     if (n < 0)
         return n;
-    query_int(&q, r->state);
-    query_int(&q, r->port);
-    query_text(&q, r->stop_code);
-    query_text(&q, r->stop_reason);
-    query_text(&q, r->boot_id);
-    query_int(&q, r->started_us);
-    query_int(&q, r->ended_us);
-    query_int(&q, r->report_offset);
-    query_text(&q, r->exit);
-    query_text(&q, r->id);
-    n = query_run(&q, e);
+    stmt_int(&q, r->state);
+    stmt_int(&q, r->port);
+    stmt_text(&q, r->stop_code);
+    stmt_text(&q, r->stop_reason);
+    stmt_text(&q, r->boot_id);
+    stmt_int(&q, r->started_us);
+    stmt_int(&q, r->ended_us);
+    stmt_int(&q, r->report_offset);
+    stmt_text(&q, r->exit);
+    stmt_text(&q, r->id);
+    n = stmt_run(&q, e);
     if (n == ERR_CONFLICT)
         return err_set(e, n, "attempt %.60s: port %" PRId64 " of node %.60s is taken", r->id,
                        r->port, r->node);
@@ -207,44 +207,44 @@ static const char live_of_node[] =
 int store_attempt_live(struct store *s, const char *node, int limit, struct attempt_row *rows,
                        struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int r = limit_check(limit, LIST_MAX, e);
     if (r == 0)
-        r = query_read(&q, s, node ? live_of_node : live_all, e);
+        r = stmt_read(&q, s, node ? live_of_node : live_all, e);
     if (r < 0)
         return r;
     if (node)
-        query_text(&q, node);
-    query_int(&q, limit);
-    return query_rows(&q, limit, rows, sizeof *rows, attempt_read, attempt_done, e);
+        stmt_text(&q, node);
+    stmt_int(&q, limit);
+    return stmt_rows(&q, limit, rows, sizeof *rows, attempt_read, attempt_done, e);
 }
 
 int store_attempt_list(struct store *s, const char *job_id, int limit, struct attempt_row *rows,
                        struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int r = limit_check(limit, LIST_MAX, e);
     if (r == 0)
-        r = query_read(&q, s, SELECT_ATTEMPT "WHERE job_id = ? ORDER BY number LIMIT ?", e);
+        r = stmt_read(&q, s, SELECT_ATTEMPT "WHERE job_id = ? ORDER BY number LIMIT ?", e);
     if (r < 0)
         return r;
-    query_text(&q, job_id);
-    query_int(&q, limit);
-    return query_rows(&q, limit, rows, sizeof *rows, attempt_read, attempt_done, e);
+    stmt_text(&q, job_id);
+    stmt_int(&q, limit);
+    return stmt_rows(&q, limit, rows, sizeof *rows, attempt_read, attempt_done, e);
 }
 
 int store_epoch_next(struct store *s, int64_t *ret, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int64_t epoch = 0;
-    int r = query_write(&q, s, "UPDATE instance SET attempt_epoch = attempt_epoch + 1", e);
+    int r = stmt_write(&q, s, "UPDATE instance SET attempt_epoch = attempt_epoch + 1", e);
     if (r == 0)
-        r = query_run(&q, e);
+        r = stmt_run(&q, e);
     if (r >= 0)
-        r = query_read(&q, s, "SELECT attempt_epoch FROM instance", e);
+        r = stmt_read(&q, s, "SELECT attempt_epoch FROM instance", e);
     if (r < 0)
         return r;
-    r = query_one_int(&q, &epoch, e);
+    r = stmt_one_int(&q, &epoch, e);
     if (r < 0)
         return r;
     *ret = epoch;

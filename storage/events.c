@@ -20,7 +20,7 @@ static void event_done(void *row)
     event_row_done(row);
 }
 
-static void event_read(struct query *q, void *row)
+static void event_read(struct stmt *q, void *row)
 {
     struct event_row *r = row;
     r->seq = column_int(q);
@@ -33,17 +33,17 @@ static void event_read(struct query *q, void *row)
 
 int store_event_append(struct store *s, const struct event_row *r, int64_t *ret_seq, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int n = query_write(
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int n = stmt_write(
         &q, s, "INSERT INTO events (time_us, type, job_id, node, data) VALUES (?, ?, ?, ?, ?)", e);
     if (n < 0)
         return n;
-    query_int(&q, r->time_us);
-    query_text(&q, r->type);
-    query_text(&q, r->job_id);
-    query_text(&q, r->node);
-    query_text(&q, r->data);
-    n = query_run(&q, e);
+    stmt_int(&q, r->time_us);
+    stmt_text(&q, r->type);
+    stmt_text(&q, r->job_id);
+    stmt_text(&q, r->node);
+    stmt_text(&q, r->data);
+    n = stmt_run(&q, e);
     if (n < 0)
         return n;
     if (ret_seq)
@@ -59,15 +59,15 @@ static const char list_of_job[] = "SELECT seq, time_us, type, job_id, node, data
 int store_event_list(struct store *s, const char *job_id, int64_t after, int limit,
                      struct event_row *rows, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int r = limit_check(limit, LIST_MAX, e);
     if (r == 0)
-        r = query_read(&q, s, job_id ? list_of_job : list_all, e);
+        r = stmt_read(&q, s, job_id ? list_of_job : list_all, e);
     if (r < 0)
         return r;
     if (job_id)
-        query_text(&q, job_id);
-    query_int(&q, after);
-    query_int(&q, limit);
-    return query_rows(&q, limit, rows, sizeof *rows, event_read, event_done, e);
+        stmt_text(&q, job_id);
+    stmt_int(&q, after);
+    stmt_int(&q, limit);
+    return stmt_rows(&q, limit, rows, sizeof *rows, event_read, event_done, e);
 }

@@ -4,12 +4,12 @@
  * once, kept, and found again by the literal's address. Parameters are bound and columns read in
  * order, without numbers to get wrong:
  *
- *     CLEANUP(query_close) struct query q = {0};
- *     int r = query_read(&q, s, "SELECT name FROM jobs WHERE id = ?", e);
+ *     CLEANUP(stmt_close) struct stmt q = {0};
+ *     int r = stmt_read(&q, s, "SELECT name FROM jobs WHERE id = ?", e);
  *     if (r < 0)
  *         return r;
- *     query_text(&q, id);
- *     r = query_step(&q, e);              1: a row, 0: no more, negative: failed
+ *     stmt_text(&q, id);
+ *     r = stmt_step(&q, e);              1: a row, 0: no more, negative: failed
  *     if (r == 1)
  *         name = column_text(&q);
  *
@@ -67,41 +67,41 @@ struct store {
     int64_t memo_seq;      /* 0: none */
 };
 
-/* ---- query.c ---- */
-struct query {
+/* ---- stmt.c ---- */
+struct stmt {
     struct store *store;
     sqlite3_stmt *st;
     int parameter, column; /* the last one used */
-    int bind_error;        /* first failure to bind, told by query_step() */
+    int bind_error;        /* first failure to bind, told by stmt_step() */
     int writes;
 };
 
-/* Both fail if the turn has failed. query_write() opens the turn's transaction. */
-int query_read(struct query *q, struct store *s, const char *sql, struct err *e);
-int query_write(struct query *q, struct store *s, const char *sql, struct err *e);
-void query_close(struct query *q); /* may be repeated */
+/* Both fail if the turn has failed. stmt_write() opens the turn's transaction. */
+int stmt_read(struct stmt *q, struct store *s, const char *sql, struct err *e);
+int stmt_write(struct stmt *q, struct store *s, const char *sql, struct err *e);
+void stmt_close(struct stmt *q); /* may be repeated */
 
-void query_text(struct query *q, const char *v); /* NULL is NULL; borrowed until query_close() */
-void query_int(struct query *q, int64_t v);
-void query_real(struct query *q, double v); /* NaN becomes NULL */
+void stmt_text(struct stmt *q, const char *v); /* NULL is NULL; borrowed until stmt_close() */
+void stmt_int(struct stmt *q, int64_t v);
+void stmt_real(struct stmt *q, double v); /* NaN becomes NULL */
 
-int query_step(struct query *q, struct err *e);
+int stmt_step(struct stmt *q, struct err *e);
 /* Steps a write to its end; returns the number of rows that it changed. */
-int query_run(struct query *q, struct err *e);
+int stmt_run(struct stmt *q, struct err *e);
 /* For one value: 1 and the first column in *ret, or 0 and *ret as it was. */
-int query_one_int(struct query *q, int64_t *ret, struct err *e);
+int stmt_one_int(struct stmt *q, int64_t *ret, struct err *e);
 
-char *column_text(struct query *q); /* yours to free; NULL for NULL */
-int64_t column_int(struct query *q);
-double column_real(struct query *q); /* NULL becomes NaN */
+char *column_text(struct stmt *q); /* yours to free; NULL for NULL */
+int64_t column_int(struct stmt *q);
+double column_real(struct stmt *q); /* NULL becomes NaN */
 
 /* A statement without parameters or rows; SQLite's own result, SQLITE_OK for done. */
 int statement_run(struct store *s, const char *sql);
 void statements_finalize(struct store *s);
 
 /* Fills rows[0..limit) from `q` by `read`, closes `q`; the number, or negative with none kept. */
-int query_rows(struct query *q, int limit, void *rows, size_t row_size,
-               void (*read)(struct query *q, void *row), void (*done)(void *row), struct err *e);
+int stmt_rows(struct stmt *q, int limit, void *rows, size_t row_size,
+               void (*read)(struct stmt *q, void *row), void (*done)(void *row), struct err *e);
 int limit_check(int limit, int max, struct err *e);
 
 /* ---- turn.c ---- */
@@ -130,7 +130,7 @@ int job_seq(struct store *s, const char *id, int64_t *ret, struct err *e); /* or
     "j.device_kind, j.memory, j.submitted_us, j.started_us, j.finished_us, j.attempt, j.epoch, "   \
     "j.step, j.steps, j.exit, j.version, d.plan "
 #define JOB_FROM "FROM jobs j JOIN job_documents d ON d.job = j.seq "
-void job_read_slim(struct query *q, void *row);
+void job_read_slim(struct stmt *q, void *row);
 void job_done(void *row);
 
 /* ---- files.c ---- */

@@ -19,12 +19,12 @@ static const char set_label[] = "INSERT INTO job_labels (job, key, value, state,
 
 static int raise_version(struct store *s, int64_t seq, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_write(&q, s, "UPDATE jobs SET version = version + 1 WHERE seq = ?", e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_write(&q, s, "UPDATE jobs SET version = version + 1 WHERE seq = ?", e);
     if (r < 0)
         return r;
-    query_int(&q, seq);
-    r = query_run(&q, e);
+    stmt_int(&q, seq);
+    r = stmt_run(&q, e);
     return r < 0 ? r : 0;
 }
 
@@ -32,17 +32,17 @@ static int raise_version(struct store *s, int64_t seq, struct err *e)
 int store_job_label(struct store *s, const char *id, const char *key, const char *value,
                     struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int64_t seq = 0;
     int r = job_seq(s, id, &seq, e);
     if (r == 0)
-        r = query_write(&q, s, set_label, e);
+        r = stmt_write(&q, s, set_label, e);
     if (r < 0)
         return r;
-    query_text(&q, key);
-    query_text(&q, value);
-    query_int(&q, seq);
-    r = query_run(&q, e);
+    stmt_text(&q, key);
+    stmt_text(&q, value);
+    stmt_int(&q, seq);
+    r = stmt_run(&q, e);
     if (r < 0)
         return r;
     return seq >= s->new_from ? 0 : raise_version(s, seq, e);
@@ -50,16 +50,16 @@ int store_job_label(struct store *s, const char *id, const char *key, const char
 
 int store_job_labels(struct store *s, const char *id, char **ret, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int64_t seq = 0;
     int r = job_seq(s, id, &seq, e);
     if (r == 0)
-        r = query_read(&q, s, "SELECT json_group_object(key, value) FROM job_labels WHERE job = ?",
+        r = stmt_read(&q, s, "SELECT json_group_object(key, value) FROM job_labels WHERE job = ?",
                        e);
     if (r < 0)
         return r;
-    query_int(&q, seq);
-    r = query_step(&q, e);
+    stmt_int(&q, seq);
+    r = stmt_step(&q, e);
     if (r < 0)
         return r;
     *ret = column_text(&q);
@@ -89,30 +89,30 @@ static const char *seqs_sql(const struct job_filter *f, int any_state)
 }
 
 /* state < 0: any, for seqs_all. */
-static void bind_filter(struct query *q, const struct job_filter *f, int state)
+static void bind_filter(struct stmt *q, const struct job_filter *f, int state)
 {
     if (f->label_key)
-        query_text(q, f->label_key);
+        stmt_text(q, f->label_key);
     if (f->label_key || f->user)
-        query_text(q, f->user);
+        stmt_text(q, f->user);
     if (state >= 0)
-        query_int(q, state);
-    query_int(q, f->before_seq > 0 ? f->before_seq : INT64_MAX);
-    query_int(q, f->limit);
+        stmt_int(q, state);
+    stmt_int(q, f->before_seq > 0 ? f->before_seq : INT64_MAX);
+    stmt_int(q, f->limit);
     if (f->label_key && f->label_value)
-        query_text(q, f->label_value);
+        stmt_text(q, f->label_value);
 }
 
 /* Appends the newest seqs in one state; the number in the list afterwards. */
 static int collect_seqs(struct store *s, const struct job_filter *f, int state, int64_t *seqs,
                         int n, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_read(&q, s, seqs_sql(f, state < 0), e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_read(&q, s, seqs_sql(f, state < 0), e);
     if (r < 0)
         return r;
     bind_filter(&q, f, state);
-    while ((r = query_step(&q, e)) == 1)
+    while ((r = stmt_step(&q, e)) == 1)
         seqs[n++] = column_int(&q);
     return r < 0 ? r : n;
 }
@@ -142,14 +142,14 @@ static int page_seqs(struct store *s, const struct job_filter *f, int64_t *seqs,
     return n > f->limit ? f->limit : n;
 }
 
-static int read_seq(struct query *q, struct store *s, int64_t seq, struct job_row *row,
+static int read_seq(struct stmt *q, struct store *s, int64_t seq, struct job_row *row,
                     struct err *e)
 {
-    int r = query_read(q, s, "SELECT " JOB_SLIM JOB_FROM "WHERE j.seq = ?", e);
+    int r = stmt_read(q, s, "SELECT " JOB_SLIM JOB_FROM "WHERE j.seq = ?", e);
     if (r < 0)
         return r;
-    query_int(q, seq);
-    r = query_rows(q, 1, row, sizeof *row, job_read_slim, job_done, e);
+    stmt_int(q, seq);
+    r = stmt_rows(q, 1, row, sizeof *row, job_read_slim, job_done, e);
     if (r == 0)
         return err_set(e, ERR_CORRUPT,
                        "%s: an index names job number %" PRId64 ", which is missing", s->path, seq);
@@ -158,7 +158,7 @@ static int read_seq(struct query *q, struct store *s, int64_t seq, struct job_ro
 
 int store_job_list(struct store *s, const struct job_filter *f, struct job_row *rows, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int r = limit_check(f->limit, LIST_MAX, e);
     if (r == 0 && f->label_value && !f->label_key)
         r = err_set(e, ERR_INVALID, "the job filter has a label's value but not its key");

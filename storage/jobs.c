@@ -52,7 +52,7 @@ void job_done(void *row)
 
 /* ---- reading a row ---- */
 
-void job_read_slim(struct query *q, void *row)
+void job_read_slim(struct stmt *q, void *row)
 {
     struct job_row *r = row;
     *r = (struct job_row){.seq = column_int(q)};
@@ -89,13 +89,13 @@ int job_seq(struct store *s, const char *id, int64_t *ret, struct err *e)
     if (r < 0)
         return r;
     if (s->memo_seq == 0 || strcmp(s->memo_id, id) != 0) {
-        CLEANUP(query_close) struct query q = {0};
+        CLEANUP(stmt_close) struct stmt q = {0};
         int64_t seq = 0;
-        r = query_read(&q, s, "SELECT seq FROM jobs WHERE id = ?", e);
+        r = stmt_read(&q, s, "SELECT seq FROM jobs WHERE id = ?", e);
         if (r < 0)
             return r;
-        query_text(&q, id);
-        r = query_one_int(&q, &seq, e);
+        stmt_text(&q, id);
+        r = stmt_one_int(&q, &seq, e);
         if (r <= 0)
             return r < 0 ? r : no_such_job(id, e);
         if (strlen(id) < sizeof s->memo_id) {
@@ -111,12 +111,12 @@ int job_seq(struct store *s, const char *id, int64_t *ret, struct err *e)
 
 int store_job_get(struct store *s, const char *id, struct job_row *ret, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_read(&q, s, "SELECT " JOB_SLIM ", d.spec " JOB_FROM "WHERE j.id = ?", e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_read(&q, s, "SELECT " JOB_SLIM ", d.spec " JOB_FROM "WHERE j.id = ?", e);
     if (r < 0)
         return r;
-    query_text(&q, id);
-    r = query_step(&q, e);
+    stmt_text(&q, id);
+    r = stmt_step(&q, e);
     if (r <= 0)
         return r < 0 ? r : no_such_job(id, e);
     job_read_slim(&q, ret);
@@ -127,13 +127,13 @@ int store_job_get(struct store *s, const char *id, struct job_row *ret, struct e
 /* ---- the sums ---- */
 static int count_state(struct store *s, enum job_state state, int by, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_write(&q, s, "UPDATE job_counts SET n = n + ? WHERE state = ?", e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_write(&q, s, "UPDATE job_counts SET n = n + ? WHERE state = ?", e);
     if (r < 0)
         return r;
-    query_int(&q, by);
-    query_int(&q, state);
-    r = query_run(&q, e);
+    stmt_int(&q, by);
+    stmt_int(&q, state);
+    r = stmt_run(&q, e);
     return r < 0 ? r : 0;
 }
 
@@ -146,13 +146,13 @@ static const char block_drop[] =
 
 static int block_run(struct store *s, const char *sql, int64_t priority, int64_t seq, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_write(&q, s, sql, e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_write(&q, s, sql, e);
     if (r < 0)
         return r;
-    query_int(&q, priority);
-    query_int(&q, seq >> BLOCK_SHIFT);
-    r = query_run(&q, e);
+    stmt_int(&q, priority);
+    stmt_int(&q, seq >> BLOCK_SHIFT);
+    r = stmt_run(&q, e);
     return r < 0 ? r : 0;
 }
 
@@ -178,12 +178,12 @@ static int leave_state(struct store *s, enum job_state state, int64_t priority, 
 
 int store_job_count(struct store *s, int64_t counts[JOB_STATE__MAX], struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int64_t n[JOB_STATE__MAX] = {0};
-    int r = query_read(&q, s, "SELECT state, n FROM job_counts LIMIT 7", e);
+    int r = stmt_read(&q, s, "SELECT state, n FROM job_counts LIMIT 7", e);
     if (r < 0)
         return r;
-    while ((r = query_step(&q, e)) == 1) {
+    while ((r = stmt_step(&q, e)) == 1) {
         int64_t state = column_int(&q);
         if (state >= 0 && state < JOB_STATE__MAX)
             n[state] = column_int(&q);
@@ -201,29 +201,29 @@ static const char insert_job[] =
 
 static int insert_slim(struct store *s, const struct job_row *r, int64_t *ret_seq, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int n = query_write(&q, s, insert_job, e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int n = stmt_write(&q, s, insert_job, e);
     if (n < 0)
         return n;
-    query_text(&q, r->id);
-    query_text(&q, r->name);
-    query_text(&q, r->user);
-    query_int(&q, r->state);
-    query_text(&q, r->reason_code);
-    query_text(&q, r->reason);
-    query_int(&q, r->priority);
-    query_int(&q, r->devices);
-    query_int(&q, r->device_kind);
-    query_int(&q, r->memory);
-    query_int(&q, r->submitted_us);
-    query_int(&q, r->started_us);
-    query_int(&q, r->finished_us);
-    query_int(&q, r->attempt);
-    query_int(&q, r->epoch);
-    query_int(&q, r->step);
-    query_int(&q, r->steps);
-    query_text(&q, r->exit);
-    n = query_run(&q, e);
+    stmt_text(&q, r->id);
+    stmt_text(&q, r->name);
+    stmt_text(&q, r->user);
+    stmt_int(&q, r->state);
+    stmt_text(&q, r->reason_code);
+    stmt_text(&q, r->reason);
+    stmt_int(&q, r->priority);
+    stmt_int(&q, r->devices);
+    stmt_int(&q, r->device_kind);
+    stmt_int(&q, r->memory);
+    stmt_int(&q, r->submitted_us);
+    stmt_int(&q, r->started_us);
+    stmt_int(&q, r->finished_us);
+    stmt_int(&q, r->attempt);
+    stmt_int(&q, r->epoch);
+    stmt_int(&q, r->step);
+    stmt_int(&q, r->steps);
+    stmt_text(&q, r->exit);
+    n = stmt_run(&q, e);
     if (n == ERR_CONFLICT)
         return err_set(e, n, "there is a job %.60s already", r->id);
     if (n < 0)
@@ -234,14 +234,14 @@ static int insert_slim(struct store *s, const struct job_row *r, int64_t *ret_se
 
 static int insert_documents(struct store *s, int64_t seq, const struct job_row *r, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int n = query_write(&q, s, "INSERT INTO job_documents (job, plan, spec) VALUES (?, ?, ?)", e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int n = stmt_write(&q, s, "INSERT INTO job_documents (job, plan, spec) VALUES (?, ?, ?)", e);
     if (n < 0)
         return n;
-    query_int(&q, seq);
-    query_text(&q, r->plan);
-    query_text(&q, r->spec);
-    n = query_run(&q, e);
+    stmt_int(&q, seq);
+    stmt_text(&q, r->plan);
+    stmt_text(&q, r->spec);
+    n = stmt_run(&q, e);
     return n < 0 ? n : 0;
 }
 
@@ -284,12 +284,12 @@ struct standing {
 
 static int job_standing(struct store *s, const char *id, struct standing *ret, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_read(&q, s, "SELECT seq, state, priority FROM jobs WHERE id = ?", e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_read(&q, s, "SELECT seq, state, priority FROM jobs WHERE id = ?", e);
     if (r < 0)
         return r;
-    query_text(&q, id);
-    r = query_step(&q, e);
+    stmt_text(&q, id);
+    r = stmt_step(&q, e);
     if (r <= 0)
         return r < 0 ? r : no_such_job(id, e);
     ret->seq = column_int(&q);
@@ -309,33 +309,33 @@ static const char restate_job[] =
 static int move_slim(struct store *s, const struct job_row *r, int64_t seq, int stays,
                      struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int n = query_write(&q, s, stays ? restate_job : move_job, e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int n = stmt_write(&q, s, stays ? restate_job : move_job, e);
     if (n < 0)
         return n;
     if (!stays)
-        query_int(&q, r->state);
-    query_text(&q, r->reason_code);
-    query_text(&q, r->reason);
-    query_int(&q, r->submitted_us);
-    query_int(&q, r->started_us);
-    query_int(&q, r->finished_us);
-    query_int(&q, r->attempt);
-    query_text(&q, r->exit);
-    query_int(&q, seq);
-    n = query_run(&q, e);
+        stmt_int(&q, r->state);
+    stmt_text(&q, r->reason_code);
+    stmt_text(&q, r->reason);
+    stmt_int(&q, r->submitted_us);
+    stmt_int(&q, r->started_us);
+    stmt_int(&q, r->finished_us);
+    stmt_int(&q, r->attempt);
+    stmt_text(&q, r->exit);
+    stmt_int(&q, seq);
+    n = stmt_run(&q, e);
     return n < 0 ? n : 0;
 }
 
 static int move_labels(struct store *s, int64_t seq, enum job_state to, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_write(&q, s, "UPDATE job_labels SET state = ? WHERE job = ?", e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_write(&q, s, "UPDATE job_labels SET state = ? WHERE job = ?", e);
     if (r < 0)
         return r;
-    query_int(&q, to);
-    query_int(&q, seq);
-    r = query_run(&q, e);
+    stmt_int(&q, to);
+    stmt_int(&q, seq);
+    r = stmt_run(&q, e);
     return r < 0 ? r : 0;
 }
 
@@ -363,46 +363,46 @@ int store_job_move(struct store *s, const struct job_row *r, enum job_state from
 int store_job_progress(struct store *s, const char *id, int64_t epoch, int64_t step, int64_t steps,
                        struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int64_t seq = 0;
     int r = job_seq(s, id, &seq, e);
     if (r == 0)
-        r = query_write(&q, s,
+        r = stmt_write(&q, s,
                         "UPDATE jobs SET epoch = ?1, step = ?2, steps = ?3, version = version + 1"
                         " WHERE seq = ?4 AND (epoch, step, steps) IS NOT (?1, ?2, ?3)",
                         e);
     if (r < 0)
         return r;
-    query_int(&q, epoch);
-    query_int(&q, step);
-    query_int(&q, steps);
-    query_int(&q, seq);
-    r = query_run(&q, e);
+    stmt_int(&q, epoch);
+    stmt_int(&q, step);
+    stmt_int(&q, steps);
+    stmt_int(&q, seq);
+    r = stmt_run(&q, e);
     return r < 0 ? r : 0;
 }
 
 /* ---- the queue ---- */
 int store_job_pending(struct store *s, int limit, struct job_row *rows, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int r = limit_check(limit, PENDING_MAX, e);
     if (r == 0)
-        r = query_read(&q, s,
+        r = stmt_read(&q, s,
                        "SELECT " JOB_SLIM JOB_FROM
                        "WHERE j.state = 0 ORDER BY j.priority DESC, j.seq LIMIT ?",
                        e);
     if (r < 0)
         return r;
-    query_int(&q, limit);
-    return query_rows(&q, limit, rows, sizeof *rows, job_read_slim, job_done, e);
+    stmt_int(&q, limit);
+    return stmt_rows(&q, limit, rows, sizeof *rows, job_read_slim, job_done, e);
 }
 
 /* Whole blocks from their sums, then at most one block's entries. */
 int store_job_ahead(struct store *s, int64_t priority, int64_t seq, int64_t *ret, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int64_t n = 0;
-    int r = query_read(&q, s,
+    int r = stmt_read(&q, s,
                        "SELECT (SELECT coalesce(sum(n), 0) FROM pending_blocks WHERE priority > ?1)"
                        " + (SELECT coalesce(sum(n), 0) FROM pending_blocks WHERE priority = ?1 AND "
                        "block < ?2 >> 8)"
@@ -411,9 +411,9 @@ int store_job_ahead(struct store *s, int64_t priority, int64_t seq, int64_t *ret
                        e);
     if (r < 0)
         return r;
-    query_int(&q, priority);
-    query_int(&q, seq);
-    r = query_one_int(&q, &n, e);
+    stmt_int(&q, priority);
+    stmt_int(&q, seq);
+    r = stmt_one_int(&q, &n, e);
     if (r < 0)
         return r;
     *ret = n;

@@ -27,25 +27,25 @@ static int64_t key_hash(const char *user, const char *key)
 }
 
 /* 1: stepped to its row (body_hash, job_id); 0: not used. */
-static int key_find(struct query *q, struct store *s, const char *user, const char *key,
+static int key_find(struct stmt *q, struct store *s, const char *user, const char *key,
                     struct err *e)
 {
-    int r = query_read(q, s,
+    int r = stmt_read(q, s,
                        "SELECT body_hash, job_id FROM idempotency_keys"
                        " WHERE hash = ? AND user = ? AND key = ? LIMIT 1",
                        e);
     if (r < 0)
         return r;
-    query_int(q, key_hash(user, key));
-    query_text(q, user);
-    query_text(q, key);
-    return query_step(q, e);
+    stmt_int(q, key_hash(user, key));
+    stmt_text(q, user);
+    stmt_text(q, key);
+    return stmt_step(q, e);
 }
 
 int store_key_get(struct store *s, const char *user, const char *key, char ret_body_hash[65],
                   char ret_job_id[40], struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int r = key_find(&q, s, user, key, e);
     if (r < 0)
         return r;
@@ -65,21 +65,21 @@ static const char insert_key[] =
 int store_key_put(struct store *s, const char *user, const char *key, const char *body_hash,
                   const char *job_id, int64_t now_us, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int r = key_find(&q, s, user, key, e);
     if (r == 1)
         r = err_set(e, ERR_CONFLICT, "that idempotency key has been used already");
     if (r == 0)
-        r = query_write(&q, s, insert_key, e);
+        r = stmt_write(&q, s, insert_key, e);
     if (r < 0)
         return r;
-    query_int(&q, key_hash(user, key));
-    query_text(&q, user);
-    query_text(&q, key);
-    query_text(&q, body_hash);
-    query_text(&q, job_id);
-    query_int(&q, now_us);
-    r = query_run(&q, e);
+    stmt_int(&q, key_hash(user, key));
+    stmt_text(&q, user);
+    stmt_text(&q, key);
+    stmt_text(&q, body_hash);
+    stmt_text(&q, job_id);
+    stmt_int(&q, now_us);
+    r = stmt_run(&q, e);
     if (r == ERR_NOT_FOUND)
         return err_set(e, r, "there is no job %.60s for an idempotency key to name", job_id);
     return r < 0 ? r : 0;
@@ -88,17 +88,17 @@ int store_key_put(struct store *s, const char *user, const char *key, const char
 /* Looks at the `limit` rows that were put first, which are the oldest. */
 int store_key_expire(struct store *s, int64_t before_us, int limit, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int r = limit_check(limit, EXPIRE_MAX, e);
     if (r == 0)
-        r = query_write(&q, s,
+        r = stmt_write(&q, s,
                         "DELETE FROM idempotency_keys WHERE created_us < ? AND seq <= (SELECT"
                         " max(seq) FROM (SELECT seq FROM idempotency_keys ORDER BY seq LIMIT ?))",
                         e);
     if (r < 0)
         return r;
-    query_int(&q, before_us);
-    query_int(&q, limit);
-    r = query_run(&q, e);
+    stmt_int(&q, before_us);
+    stmt_int(&q, limit);
+    r = stmt_run(&q, e);
     return r < 0 ? r : 0;
 }

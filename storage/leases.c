@@ -20,7 +20,7 @@ static void lease_done(void *row)
     lease_row_done(row);
 }
 
-static void lease_read(struct query *q, void *row)
+static void lease_read(struct stmt *q, void *row)
 {
     struct lease_row *r = row;
     r->node = column_text(q);
@@ -31,16 +31,16 @@ static void lease_read(struct query *q, void *row)
 
 static int refuse_taken(struct store *s, const struct lease_row *r, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int n = query_read(&q, s,
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int n = stmt_read(&q, s,
                        "SELECT attempt_id FROM leases"
                        " WHERE node = ? AND device = ? AND released_us IS NULL",
                        e);
     if (n < 0)
         return n;
-    query_text(&q, r->node);
-    query_int(&q, r->device);
-    n = query_step(&q, e);
+    stmt_text(&q, r->node);
+    stmt_int(&q, r->device);
+    n = stmt_step(&q, e);
     if (n < 0)
         return n;
     if (n == 0)
@@ -53,18 +53,18 @@ static int refuse_taken(struct store *s, const struct lease_row *r, struct err *
 
 int store_lease_take(struct store *s, const struct lease_row *r, int64_t now_us, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int n = query_write(
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int n = stmt_write(
         &q, s,
         "INSERT INTO leases (node, device, attempt_id, rank, taken_us) VALUES (?, ?, ?, ?, ?)", e);
     if (n < 0)
         return n;
-    query_text(&q, r->node);
-    query_int(&q, r->device);
-    query_text(&q, r->attempt_id);
-    query_int(&q, r->rank);
-    query_int(&q, now_us);
-    n = query_run(&q, e);
+    stmt_text(&q, r->node);
+    stmt_int(&q, r->device);
+    stmt_text(&q, r->attempt_id);
+    stmt_int(&q, r->rank);
+    stmt_int(&q, now_us);
+    n = stmt_run(&q, e);
     if (n == ERR_CONFLICT)
         return refuse_taken(s, r, e);
     if (n == ERR_NOT_FOUND)
@@ -75,14 +75,14 @@ int store_lease_take(struct store *s, const struct lease_row *r, int64_t now_us,
 
 int store_lease_release(struct store *s, const char *attempt_id, int64_t now_us, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_write(
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_write(
         &q, s, "UPDATE leases SET released_us = ? WHERE attempt_id = ? AND released_us IS NULL", e);
     if (r < 0)
         return r;
-    query_int(&q, now_us);
-    query_text(&q, attempt_id);
-    r = query_run(&q, e);
+    stmt_int(&q, now_us);
+    stmt_text(&q, attempt_id);
+    r = stmt_run(&q, e);
     return r < 0 ? r : 0;
 }
 
@@ -97,16 +97,16 @@ static const char of_attempt[] = "SELECT node, device, attempt_id, rank FROM lea
 static int list(struct store *s, const char *sql, const char *what, int limit,
                 struct lease_row *rows, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int r = limit_check(limit, LIST_MAX, e);
     if (r == 0)
-        r = query_read(&q, s, sql, e);
+        r = stmt_read(&q, s, sql, e);
     if (r < 0)
         return r;
     if (what)
-        query_text(&q, what);
-    query_int(&q, limit);
-    return query_rows(&q, limit, rows, sizeof *rows, lease_read, lease_done, e);
+        stmt_text(&q, what);
+    stmt_int(&q, limit);
+    return stmt_rows(&q, limit, rows, sizeof *rows, lease_read, lease_done, e);
 }
 
 int store_lease_live(struct store *s, const char *node, int limit, struct lease_row *rows,

@@ -16,30 +16,30 @@ static const char put_step[] =
 
 int store_step_put(struct store *s, const char *job_id, const struct step_row *r, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int64_t job = 0;
     int n = job_seq(s, job_id, &job, e);
     if (n == 0)
-        n = query_write(&q, s, put_step, e);
+        n = stmt_write(&q, s, put_step, e);
     if (n < 0)
         return n;
-    query_int(&q, job);
-    query_int(&q, r->step);
-    query_int(&q, r->attempt);
-    query_int(&q, r->epoch);
-    query_real(&q, r->loss);
-    query_real(&q, r->grad_norm);
-    query_real(&q, r->learning_rate);
-    query_int(&q, r->time_us);
-    query_real(&q, r->samples_per_second);
-    n = query_run(&q, e);
+    stmt_int(&q, job);
+    stmt_int(&q, r->step);
+    stmt_int(&q, r->attempt);
+    stmt_int(&q, r->epoch);
+    stmt_real(&q, r->loss);
+    stmt_real(&q, r->grad_norm);
+    stmt_real(&q, r->learning_rate);
+    stmt_int(&q, r->time_us);
+    stmt_real(&q, r->samples_per_second);
+    n = stmt_run(&q, e);
     return n < 0 ? n : 0;
 }
 
 #define STEP_COLUMNS                                                                               \
     "attempt, step, epoch, loss, grad_norm, learning_rate, time_us, samples_per_second "
 
-static void step_read(struct query *q, void *row)
+static void step_read(struct stmt *q, void *row)
 {
     struct step_row *r = row;
     r->attempt = column_int(q);
@@ -57,22 +57,22 @@ static void step_read(struct query *q, void *row)
 int store_step_list(struct store *s, const char *job_id, int64_t after, int limit,
                     struct step_row *rows, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int64_t job = 0;
     int n = 0;
     int r = limit_check(limit, LIST_MAX, e);
     if (r == 0)
         r = job_seq(s, job_id, &job, e);
     if (r == 0)
-        r = query_read(&q, s,
+        r = stmt_read(&q, s,
                        "SELECT " STEP_COLUMNS "FROM steps WHERE job = ? AND step > ?"
                        " ORDER BY step, attempt",
                        e);
     if (r < 0)
         return r;
-    query_int(&q, job);
-    query_int(&q, after);
-    while ((r = query_step(&q, e)) == 1) {
+    stmt_int(&q, job);
+    stmt_int(&q, after);
+    while ((r = stmt_step(&q, e)) == 1) {
         struct step_row row;
         step_read(&q, &row);
         if (n > 0 && rows[n - 1].step == row.step)
@@ -86,15 +86,15 @@ int store_step_list(struct store *s, const char *job_id, int64_t after, int limi
 
 int store_step_count(struct store *s, const char *job_id, int64_t *ret_last_step, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int64_t job = 0, last = 0;
     int r = job_seq(s, job_id, &job, e);
     if (r == 0)
-        r = query_read(&q, s, "SELECT step FROM steps WHERE job = ? ORDER BY step DESC LIMIT 1", e);
+        r = stmt_read(&q, s, "SELECT step FROM steps WHERE job = ? ORDER BY step DESC LIMIT 1", e);
     if (r < 0)
         return r;
-    query_int(&q, job);
-    r = query_one_int(&q, &last, e);
+    stmt_int(&q, job);
+    r = stmt_one_int(&q, &last, e);
     if (r < 0)
         return r;
     *ret_last_step = last;
@@ -105,17 +105,17 @@ int store_step_count(struct store *s, const char *job_id, int64_t *ret_last_step
 static int step_from(struct store *s, int64_t job, int64_t from, struct step_row *ret,
                      struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_read(&q, s,
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_read(&q, s,
                        "SELECT " STEP_COLUMNS "FROM steps WHERE job = ?1 AND step = (SELECT step"
                        " FROM steps WHERE job = ?1 AND step >= ?2 ORDER BY step LIMIT 1)"
                        " ORDER BY attempt DESC LIMIT 1",
                        e);
     if (r < 0)
         return r;
-    query_int(&q, job);
-    query_int(&q, from);
-    return query_rows(&q, 1, ret, sizeof *ret, step_read, NULL, e);
+    stmt_int(&q, job);
+    stmt_int(&q, from);
+    return stmt_rows(&q, 1, ret, sizeof *ret, step_read, NULL, e);
 }
 
 /* The first step there is, then the first at least `stride` further on, and so forth; the last one
@@ -159,19 +159,19 @@ void epoch_row_done(struct epoch_row *r)
 
 int store_epoch_put(struct store *s, const char *job_id, const struct epoch_row *r, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int64_t job = 0;
     int n = job_seq(s, job_id, &job, e);
     if (n == 0)
-        n = query_write(&q, s,
+        n = stmt_write(&q, s,
                         "REPLACE INTO epochs (job, epoch, attempt, data) VALUES (?, ?, ?, ?)", e);
     if (n < 0)
         return n;
-    query_int(&q, job);
-    query_int(&q, r->epoch);
-    query_int(&q, r->attempt);
-    query_text(&q, r->data);
-    n = query_run(&q, e);
+    stmt_int(&q, job);
+    stmt_int(&q, r->epoch);
+    stmt_int(&q, r->attempt);
+    stmt_text(&q, r->data);
+    n = stmt_run(&q, e);
     return n < 0 ? n : 0;
 }
 
@@ -184,20 +184,20 @@ static void epochs_done(struct epoch_row *rows, int n)
 int store_epoch_list(struct store *s, const char *job_id, int limit, struct epoch_row *rows,
                      struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int64_t job = 0;
     int n = 0;
     int r = limit_check(limit, LIST_MAX, e);
     if (r == 0)
         r = job_seq(s, job_id, &job, e);
     if (r == 0)
-        r = query_read(
+        r = stmt_read(
             &q, s, "SELECT attempt, epoch, data FROM epochs WHERE job = ? ORDER BY epoch, attempt",
             e);
     if (r < 0)
         return r;
-    query_int(&q, job);
-    while ((r = query_step(&q, e)) == 1) {
+    stmt_int(&q, job);
+    while ((r = stmt_step(&q, e)) == 1) {
         struct epoch_row row = {.attempt = column_int(&q)};
         row.epoch = column_int(&q);
         if (n > 0 && rows[n - 1].epoch == row.epoch)

@@ -21,7 +21,7 @@ static void node_done(void *row)
 
 #define SELECT_NODE "SELECT name, boot_id, version, devices, joined_us, seen_us FROM nodes "
 
-static void node_read(struct query *q, void *row)
+static void node_read(struct stmt *q, void *row)
 {
     struct node_row *r = row;
     r->name = column_text(q);
@@ -35,9 +35,9 @@ static void node_read(struct query *q, void *row)
 /* An upsert, for REPLACE would delete the row that attempts and leases refer to. */
 int store_node_put(struct store *s, const struct node_row *r, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int n =
-        query_write(&q, s,
+        stmt_write(&q, s,
                     "INSERT INTO nodes (name, boot_id, version, devices, joined_us, seen_us)"
                     " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
                     " (boot_id, version, devices, joined_us, seen_us) = (excluded.boot_id,"
@@ -45,25 +45,25 @@ int store_node_put(struct store *s, const struct node_row *r, struct err *e)
                     e);
     if (n < 0)
         return n;
-    query_text(&q, r->name);
-    query_text(&q, r->boot_id);
-    query_text(&q, r->version);
-    query_text(&q, r->devices);
-    query_int(&q, r->joined_us);
-    query_int(&q, r->seen_us);
-    n = query_run(&q, e);
+    stmt_text(&q, r->name);
+    stmt_text(&q, r->boot_id);
+    stmt_text(&q, r->version);
+    stmt_text(&q, r->devices);
+    stmt_int(&q, r->joined_us);
+    stmt_int(&q, r->seen_us);
+    n = stmt_run(&q, e);
     return n < 0 ? n : 0;
 }
 
 int store_node_get(struct store *s, const char *name, struct node_row *ret, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     struct node_row row = {0};
-    int r = query_read(&q, s, SELECT_NODE "WHERE name = ?", e);
+    int r = stmt_read(&q, s, SELECT_NODE "WHERE name = ?", e);
     if (r < 0)
         return r;
-    query_text(&q, name);
-    r = query_rows(&q, 1, &row, sizeof row, node_read, node_done, e);
+    stmt_text(&q, name);
+    r = stmt_rows(&q, 1, &row, sizeof row, node_read, node_done, e);
     if (r == 0)
         return err_set(e, ERR_NOT_FOUND, "there is no node %.60s", name);
     if (r < 0)
@@ -75,13 +75,13 @@ int store_node_get(struct store *s, const char *name, struct node_row *ret, stru
 int store_node_list(struct store *s, const char *after_name, int limit, struct node_row *rows,
                     struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
+    CLEANUP(stmt_close) struct stmt q = {0};
     int r = limit_check(limit, LIST_MAX, e);
     if (r == 0)
-        r = query_read(&q, s, SELECT_NODE "WHERE name > ? ORDER BY name LIMIT ?", e);
+        r = stmt_read(&q, s, SELECT_NODE "WHERE name > ? ORDER BY name LIMIT ?", e);
     if (r < 0)
         return r;
-    query_text(&q, after_name ? after_name : "");
-    query_int(&q, limit);
-    return query_rows(&q, limit, rows, sizeof *rows, node_read, node_done, e);
+    stmt_text(&q, after_name ? after_name : "");
+    stmt_int(&q, limit);
+    return stmt_rows(&q, limit, rows, sizeof *rows, node_read, node_done, e);
 }

@@ -270,22 +270,22 @@ static int open_database(struct store *s, char ret_id[ID_SIZE], struct err *e)
 /* ---- the instance ---- */
 static int make_instance(struct store *s, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_write(&q, s, "INSERT INTO instance VALUES (1, ?, 0, 0)", e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_write(&q, s, "INSERT INTO instance VALUES (1, ?, 0, 0)", e);
     if (r < 0)
         return r;
-    query_text(&q, id_new("inst", s->instance_id));
-    r = query_run(&q, e);
+    stmt_text(&q, id_new("inst", s->instance_id));
+    r = stmt_run(&q, e);
     return r < 0 ? r : 0;
 }
 
 static int load_instance(struct store *s, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_read(&q, s, "SELECT id, epoch FROM instance", e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_read(&q, s, "SELECT id, epoch FROM instance", e);
     if (r < 0)
         return r;
-    r = query_step(&q, e);
+    r = stmt_step(&q, e);
     if (r < 0)
         return r;
     if (r == 0)
@@ -302,12 +302,12 @@ static int load_instance(struct store *s, struct err *e)
 
 static int raise_epoch(struct store *s, struct err *e)
 {
-    CLEANUP(query_close) struct query q = {0};
-    int r = query_write(&q, s, "UPDATE instance SET epoch = ?", e);
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_write(&q, s, "UPDATE instance SET epoch = ?", e);
     if (r < 0)
         return r;
-    query_int(&q, s->instance_epoch + 1);
-    r = query_run(&q, e);
+    stmt_int(&q, s->instance_epoch + 1);
+    r = stmt_run(&q, e);
     if (r < 0)
         return r;
     r = store_commit(s, e);

@@ -1,4 +1,4 @@
-/* query.c: prepared statements, found again by the address of their SQL.
+/* stmt.c: prepared statements, found again by the address of their SQL.
  *
  * The table is open addressing over STORE_STATEMENTS slots. A statement is reset and its parameters
  * cleared whenever its query is closed, so none keeps a read transaction open and none keeps a
@@ -57,47 +57,47 @@ void statements_finalize(struct store *s)
     s->statement_count = 0;
 }
 
-static int query_open(struct query *q, struct store *s, const char *sql, struct err *e)
+static int stmt_open(struct stmt *q, struct store *s, const char *sql, struct err *e)
 {
     int rc = statement_get(s, sql, &q->st);
     q->store = s;
     return rc == SQLITE_OK ? 0 : turn_error(s, rc, e);
 }
 
-int query_read(struct query *q, struct store *s, const char *sql, struct err *e)
+int stmt_read(struct stmt *q, struct store *s, const char *sql, struct err *e)
 {
-    query_close(q);
+    stmt_close(q);
     int r = turn_check(s, e);
-    return r < 0 ? r : query_open(q, s, sql, e);
+    return r < 0 ? r : stmt_open(q, s, sql, e);
 }
 
-int query_write(struct query *q, struct store *s, const char *sql, struct err *e)
+int stmt_write(struct stmt *q, struct store *s, const char *sql, struct err *e)
 {
-    query_close(q);
+    stmt_close(q);
     int r = turn_begin(s, e);
     if (r < 0)
         return r;
     q->writes = 1;
-    return query_open(q, s, sql, e);
+    return stmt_open(q, s, sql, e);
 }
 
-void query_close(struct query *q)
+void stmt_close(struct stmt *q)
 {
     if (q->st) {
         sqlite3_reset(q->st);
         if (q->parameter > 0)
             sqlite3_clear_bindings(q->st);
     }
-    *q = (struct query){0};
+    *q = (struct stmt){0};
 }
 
-static void note_bind(struct query *q, int rc)
+static void note_bind(struct stmt *q, int rc)
 {
     if (rc != SQLITE_OK && q->bind_error == SQLITE_OK)
         q->bind_error = rc;
 }
 
-void query_text(struct query *q, const char *v)
+void stmt_text(struct stmt *q, const char *v)
 {
     if (v)
         note_bind(q, sqlite3_bind_text(q->st, ++q->parameter, v, -1, SQLITE_STATIC));
@@ -105,27 +105,27 @@ void query_text(struct query *q, const char *v)
         note_bind(q, sqlite3_bind_null(q->st, ++q->parameter));
 }
 
-void query_int(struct query *q, int64_t v)
+void stmt_int(struct stmt *q, int64_t v)
 {
     note_bind(q, sqlite3_bind_int64(q->st, ++q->parameter, v));
 }
 
-void query_real(struct query *q, double v)
+void stmt_real(struct stmt *q, double v)
 {
     note_bind(q, sqlite3_bind_double(q->st, ++q->parameter, v));
 }
 
-static int step_failed(struct query *q, int rc, struct err *e)
+static int step_failed(struct stmt *q, int rc, struct err *e)
 {
     struct store *s = q->store;
     if (rc == SQLITE_RANGE || rc == SQLITE_MISUSE)
         BUG("a parameter that the statement does not have: %s", sqlite3_sql(q->st));
     int r = turn_error(s, rc, e);
-    query_close(q);
+    stmt_close(q);
     return r;
 }
 
-int query_step(struct query *q, struct err *e)
+int stmt_step(struct stmt *q, struct err *e)
 {
     if (q->bind_error != SQLITE_OK)
         return step_failed(q, q->bind_error, e);
@@ -140,26 +140,26 @@ int query_step(struct query *q, struct err *e)
     return 0;
 }
 
-int query_run(struct query *q, struct err *e)
+int stmt_run(struct stmt *q, struct err *e)
 {
     sqlite3 *db = q->store->db;
-    int r = query_step(q, e);
+    int r = stmt_step(q, e);
     while (r == 1)
-        r = query_step(q, e);
-    query_close(q);
+        r = stmt_step(q, e);
+    stmt_close(q);
     return r < 0 ? r : sqlite3_changes(db);
 }
 
-int query_one_int(struct query *q, int64_t *ret, struct err *e)
+int stmt_one_int(struct stmt *q, int64_t *ret, struct err *e)
 {
-    int r = query_step(q, e);
+    int r = stmt_step(q, e);
     if (r == 1)
         *ret = column_int(q);
-    query_close(q);
+    stmt_close(q);
     return r;
 }
 
-char *column_text(struct query *q)
+char *column_text(struct stmt *q)
 {
     int i = ++q->column;
     const char *text = (const char *)sqlite3_column_text(q->st, i);
@@ -168,12 +168,12 @@ char *column_text(struct query *q)
     return mem_strndup(text, (size_t)sqlite3_column_bytes(q->st, i));
 }
 
-int64_t column_int(struct query *q)
+int64_t column_int(struct stmt *q)
 {
     return sqlite3_column_int64(q->st, ++q->column);
 }
 
-double column_real(struct query *q)
+double column_real(struct stmt *q)
 {
     int i = ++q->column;
     if (sqlite3_column_type(q->st, i) == SQLITE_NULL)
@@ -181,14 +181,14 @@ double column_real(struct query *q)
     return sqlite3_column_double(q->st, i);
 }
 
-int query_rows(struct query *q, int limit, void *rows, size_t row_size,
-               void (*read)(struct query *q, void *row), void (*done)(void *row), struct err *e)
+int stmt_rows(struct stmt *q, int limit, void *rows, size_t row_size,
+               void (*read)(struct stmt *q, void *row), void (*done)(void *row), struct err *e)
 {
     char *base = rows;
     int n = 0, r = 0;
-    while (n < limit && (r = query_step(q, e)) == 1)
+    while (n < limit && (r = stmt_step(q, e)) == 1)
         read(q, base + row_size * (size_t)n++);
-    query_close(q);
+    stmt_close(q);
     if (r >= 0)
         return n;
     while (n > 0 && done)
