@@ -90,17 +90,27 @@ static int set_devices(struct service *c, const struct job_row *job, json_t *doc
     return rc;
 }
 
-static int set_labels(struct service *c, const struct job_row *job, json_t *doc, struct err *e)
+/* Sets `key` to what the caller has, or else to the stored text. */
+static int set_part(json_t *doc, const char *key, json_t *part, const char *text, const char *id,
+                    struct err *e)
 {
-    char *text = NULL;
-    json_t *labels;
-    int rc = store_job_labels(c->store, job->id, &text, e);
+    json_t *stored = NULL;
+    if (part) {
+        json_object_set(doc, key, part);
+        return 0;
+    }
+    int rc = stored_json(text, key, id, &stored, e);
     if (rc == 0)
-        rc = stored_json(text, "labels", job->id, &labels, e);
-    free(text);
-    if (rc == 0)
-        json_object_set_new(doc, "labels", labels);
+        json_object_set_new(doc, key, stored);
     return rc;
+}
+
+static int set_labels(struct service *c, const struct job_row *job, json_t *labels, json_t *doc,
+                      struct err *e)
+{
+    CLEANUP(mem_freep) char *text = NULL;
+    int rc = labels ? 0 : store_job_labels(c->store, job->id, &text, e);
+    return rc == 0 ? set_part(doc, "labels", labels, text, job->id, e) : rc;
 }
 
 static json_t *frame(struct service *c, const struct job_row *job)
@@ -120,31 +130,21 @@ static json_t *frame(struct service *c, const struct job_row *job)
     return doc;
 }
 
-static int fill(struct service *c, const struct job_row *job, json_t *spec, json_t *doc,
-                struct err *e)
+int document_job(struct service *c, const struct job_row *job, const struct document_parts *parts,
+                 json_t **ret, struct err *e)
 {
-    json_t *plan = NULL, *exit = NULL, *stored = NULL;
-    int rc = stored_json(job->plan, "plan", job->id, &plan, e);
-    if (rc == 0)
-        json_object_set_new(doc, "strategy", plan);
-    if (rc == 0)
-        rc = stored_json(job->exit, "exit record", job->id, &exit, e);
-    if (rc == 0)
-        json_object_set_new(doc, "exit", exit);
-    if (rc == 0 && !spec)
-        rc = stored_json(job->spec, "spec", job->id, &stored, e);
-    if (rc == 0)
-        json_object_set_new(doc, "spec", stored ? stored : json_incref(spec));
-    if (rc == 0)
-        rc = set_labels(c, job, doc, e);
-    return rc == 0 ? set_devices(c, job, doc, e) : rc;
-}
-
-int document_job(struct service *c, const struct job_row *job, json_t *spec, json_t **ret,
-                 struct err *e)
-{
+    static const struct document_parts nothing;
+    const struct document_parts *p = parts ? parts : &nothing;
     json_t *doc = frame(c, job);
-    int rc = fill(c, job, spec, doc, e);
+    int rc = set_part(doc, "strategy", p->plan, job->plan, job->id, e);
+    if (rc == 0)
+        rc = set_part(doc, "exit", NULL, job->exit, job->id, e);
+    if (rc == 0)
+        rc = set_part(doc, "spec", p->spec, job->spec, job->id, e);
+    if (rc == 0)
+        rc = set_labels(c, job, p->labels, doc, e);
+    if (rc == 0)
+        rc = set_devices(c, job, doc, e);
     if (rc != 0) {
         json_decref(doc);
         return rc;

@@ -108,9 +108,10 @@ static const char *memory_text(const struct planner *p, int64_t bytes, char out[
     char need[32], limit[32];
     explain_bytes(bytes, need);
     if (p->limit == INT64_MAX)
-        snprintf(out, 160, "%s (no limit is known: no such device has joined yet)", need);
+        snprintf(out, 160, "%s, with no limit known since no such device has joined yet", need);
     else
-        snprintf(out, 160, "%s of %s (%s)", need, explain_bytes(p->limit, limit), p->limit_source);
+        snprintf(out, 160, "%s of the %s of %s", need, explain_bytes(p->limit, limit),
+                 p->limit_source);
     return out;
 }
 
@@ -305,10 +306,10 @@ static int choose(const struct planner *p, struct plan *ret)
         return auto_pipeline(p, needed, ret);
     }
     why(ret,
-        "The whole model fits every rank (%s), so each of the %d ranks takes %lld of %lld "
-        "rows of a batch: no waiting for other stages.",
-        memory_text(p, ret->memory_bytes, memory), devices, (long long)rows_of(p->job, devices),
-        (long long)p->job->fit.batch_size);
+        "The whole model fits every rank, so that each of the %d ranks takes %lld of the %lld rows "
+        "of a batch and none waits for another's stage; a rank needs %s.",
+        devices, (long long)rows_of(p->job, devices), (long long)p->job->fit.batch_size,
+        memory_text(p, ret->memory_bytes, memory));
     return 0;
 }
 
@@ -327,7 +328,7 @@ static void set_limit(struct planner *p, const struct planner_view *view)
         if ((r->device == DEVICE_ANY || (int)r->device == kind) && smallest > 0 &&
             smallest < p->limit) {
             p->limit = smallest;
-            p->limit_source = "the smallest device of that kind";
+            p->limit_source = "the smallest such device";
         }
     }
 }

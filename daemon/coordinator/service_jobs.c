@@ -44,12 +44,11 @@ static int get_job(struct service *c, const char *id, struct job_row *ret, struc
     return rc == 0 ? 0 : coordinator_store_failed(c, &e, r);
 }
 
-/* `spec` is borrowed, or NULL. */
-static int reply_job(struct service *c, const struct job_row *job, json_t *spec, int status,
-                     struct service_reply *r)
+static int reply_job(struct service *c, const struct job_row *job,
+                     const struct document_parts *parts, int status, struct service_reply *r)
 {
     struct err e = {0};
-    int rc = document_job(c, job, spec, &r->body, &e);
+    int rc = document_job(c, job, parts, &r->body, &e);
     if (rc != 0)
         return coordinator_store_failed(c, &e, r);
     r->status = status;
@@ -63,6 +62,7 @@ struct submission {
     json_t *doc;
     struct job_spec *spec;
     struct plan plan;
+    json_t *plan_json;
     char *plan_text;
     char hash[65]; /* of the body; "" without a key */
 };
@@ -70,6 +70,7 @@ struct submission {
 static void submission_done(struct submission *s)
 {
     json_decref(s->doc);
+    json_decref(s->plan_json);
     job_spec_free(s->spec);
     plan_done(&s->plan);
     free(s->plan_text);
@@ -126,8 +127,10 @@ static int parse(struct service *c, const struct submit_request *q, struct submi
         return service_fail(r, 422, "invalid_spec", "%zu %s in the job keep%s it from running.",
                             r->faults.total, r->faults.total == 1 ? "fault" : "faults",
                             r->faults.total == 1 ? "s" : "");
-    json_auto_t *plan = plan_to_json(&s->plan);
-    s->plan_text = json_dumps(plan, JSON_COMPACT);
+    s->plan_json = plan_to_json(&s->plan);
+    s->plan_text = json_dumps(s->plan_json, JSON_COMPACT);
+    if (!s->plan_text)
+        return service_fail(r, 500, "internal", "The plan cannot be written as JSON.");
     return 0;
 }
 
@@ -172,6 +175,14 @@ static int insert(struct service *c, const struct submit_request *q, const struc
     return rc;
 }
 
+static json_t *labels_json(const struct job_spec *spec)
+{
+    json_t *labels = json_object();
+    for (int i = 0; i < spec->label_count; i++)
+        json_object_set_new(labels, spec->labels[i].key, json_string(spec->labels[i].value));
+    return labels;
+}
+
 static int store_submission(struct service *c, const struct submit_request *q,
                             const struct submission *s, struct service_reply *r)
 {
@@ -197,7 +208,9 @@ static int store_submission(struct service *c, const struct submit_request *q,
     queue_add(&c->queue, &job);
     c->try_place = 1;
     c->submissions++;
-    return reply_job(c, &job, s->doc, 201, r);
+    json_auto_t *labels = labels_json(s->spec);
+    struct document_parts parts = {.spec = s->doc, .plan = s->plan_json, .labels = labels};
+    return reply_job(c, &job, &parts, 201, r);
 }
 
 static int submit(struct service *c, const struct submit_request *q, struct submission *s,
@@ -214,7 +227,7 @@ static int submit(struct service *c, const struct submit_request *q, struct subm
         return rc;
     if (q->dry_run) {
         r->status = 200;
-        r->body = json_pack("{s:o}", "plan", plan_to_json(&s->plan));
+        r->body = json_pack("{s:O}", "plan", s->plan_json);
         return 0;
     }
     if (c->queue.jobs >= COORDINATOR_MAX_PENDING) {
