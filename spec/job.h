@@ -64,7 +64,7 @@ struct data_source {
 };
 
 struct fit {
-    int64_t epochs;          /* default 1 */
+    int64_t epochs;          /* default 1; without effect where steps is given */
     int64_t steps;           /* optimiser steps in all; 0: as many as epochs take */
     int64_t batch_size;      /* global; default 32 */
     int shuffle;             /* default true */
@@ -95,7 +95,7 @@ struct job_spec {
     int metrics[METRIC__MAX]; /* 1 where asked for */
     struct data_source train;
     struct data_source validation;
-    int has_validation; /* a validation source; excludes validation_split */
+    int has_validation; /* a validation source ({} is none); excludes validation_split */
     struct fit fit;
     struct resources resources;
     struct strategy strategy; /* as asked; plan.h */

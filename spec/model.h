@@ -92,7 +92,7 @@ struct layer {
     int tensor_count;
     int64_t parameters;       /* elements in all tensors */
     double forward_flops;     /* per item; multiply-add counts as 2 */
-    double backward_flops;    /* per item */
+    double backward_flops;    /* per item; the first layers make no gradient of their input */
     int64_t activation_bytes; /* float32 kept per item between forward and backward */
 };
 

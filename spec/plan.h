@@ -62,14 +62,17 @@ json_t *plan_to_json(const struct plan *p);
 int plan_from_json(const json_t *doc, struct plan *ret, struct err *e);
 
 /* Bytes of the heaviest rank for a candidate: parameters, gradients, optimiser state and
- * activations of the micro-batches in flight. `p` needs kind, ranks, data, pipeline, microbatches,
- * schedule and stage_first. */
+ * activations of the micro-batches in flight (an ensemble's member trains on whole batches of its
+ * shard). Not counted: the data, which ranks share. `p` needs kind, ranks, data, pipeline,
+ * microbatches, schedule and stage_first. */
 int64_t plan_memory(const struct job_spec *job, const struct plan *p);
 
 /* Cuts the layers into `stages` contiguous stages, minimising the dearest stage's forward plus
- * backward FLOPs (ties: the most even). Layers without work go with the layer before them (with the
- * one after at the start). Every stage gets at least one layer with parameters or FLOPs; fails
- * with ERR_INVALID, and says how many stages there can be, when there are too few. */
+ * backward FLOPs (ties: the most even). Layers without parameters (flatten, reshape, rescaling,
+ * dropout, activation) go with the layer before them (with the one after at the start); their FLOPs
+ * count with it. Every stage gets at least one layer with parameters; fails with ERR_INVALID, and
+ * says how many stages there can be, when there are too few. One stage is always possible.
+ * `ret_stage_first` has room for stages + 1. At most MODEL_MAX_LAYERS layers bound the search. */
 int plan_cut(const struct job_spec *job, int stages, int *ret_stage_first, struct err *e);
 
 #endif

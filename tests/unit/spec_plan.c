@@ -247,6 +247,28 @@ static void test_plan_json(void **state)
     plan_done(&back);
 }
 
+/* A command job has no layers: one empty stage. */
+static void test_plan_of_command(void **state)
+{
+    (void)state;
+    struct plan p = {.kind = STRATEGY_MIRRORED,
+                     .ranks = 2,
+                     .data = 2,
+                     .pipeline = 1,
+                     .microbatches = 1,
+                     .stage_first = (int[]){0, 0}},
+                back = {0};
+    struct job_spec s = {0};
+    json_t *doc = plan_to_json(&p);
+    assert_int_equal(plan_from_json(doc, &back, NULL), 0);
+    assert_int_equal(back.stage_first[1], 0);
+    assert_int_equal(plan_memory(&s, &p), 0);
+    assert_int_equal(plan_cut(&s, 1, back.stage_first, NULL), 0);
+    assert_int_equal(plan_cut(&s, 2, back.stage_first, NULL), ERR_INVALID);
+    plan_done(&back);
+    json_decref(doc);
+}
+
 static void test_plan_wrong(void **state)
 {
     (void)state;
@@ -385,8 +407,8 @@ int main(void)
         cmocka_unit_test(test_cut_is_best),     cmocka_unit_test(test_neighbours),
         cmocka_unit_test(test_too_many_stages), cmocka_unit_test(test_long_model),
         cmocka_unit_test(test_memory),          cmocka_unit_test(test_plan_json),
-        cmocka_unit_test(test_plan_wrong),      cmocka_unit_test(test_launch),
-        cmocka_unit_test(test_launch_wrong),
+        cmocka_unit_test(test_plan_wrong),      cmocka_unit_test(test_plan_of_command),
+        cmocka_unit_test(test_launch),          cmocka_unit_test(test_launch_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
