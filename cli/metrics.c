@@ -61,7 +61,8 @@ static int present(const json_t *rows, const char *const *keys, struct table_col
         json_array_foreach((json_t *)rows, i, row)
         {
             if (json_object_get(row, *keys)) {
-                ret[n++] = (struct table_column){.head = *keys, .right = 1, .drop = n > 1 ? n : 0};
+                ret[n] = (struct table_column){.head = *keys, .right = 1, .drop = n > 1 ? n : 0};
+                n++;
                 break;
             }
         }

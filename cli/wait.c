@@ -1,8 +1,9 @@
 /* wait: a job until its end, with one line that is redrawn on a terminal, and plain lines (one per
  * change, at most one per second) anywhere else.
  *
- * Each turn asks for the job and for the metrics after the step before the last, so that a turn
- * costs two small answers however long the job has run. The coordinator may restart meanwhile.
+ * Each turn asks for the job and for the metrics since the turn before (STEPS_MOST at most), so
+ * that a turn costs two small answers however long the job has run. The coordinator may restart
+ * meanwhile.
  */
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 #define TURN_TERMINAL_MS 250
 #define TURN_PLAIN_MS    1000
 #define TURN_PENDING_MS  500
+#define STEPS_MOST       2000 /* of one look; from further back only the last one is asked for */
 
 struct wait {
     struct cli *cli;
@@ -29,6 +31,7 @@ struct wait {
     struct progress progress;
     double loss, speed;
     int64_t epoch;
+    int64_t seen; /* step at the last look */
 };
 
 static int terminal_columns(const struct wait *w)
@@ -36,23 +39,41 @@ static int terminal_columns(const struct wait *w)
     return w->cli->width > 0 ? w->cli->width - 1 : 79;
 }
 
-/* The last step's figures, for the line; silence where there are none. */
+/* The last step's loss, and the speed over the steps since the last look (of one step alone it
+ * jumps about); silence where there are none. */
+static void take_steps(struct wait *w, const json_t *steps)
+{
+    const json_t *last = json_array_get(steps, json_array_size(steps) - 1);
+    double seconds_per_sample = 0;
+    int counted = 0;
+    size_t i;
+    json_t *s;
+    json_array_foreach((json_t *)steps, i, s)
+    {
+        double speed = cli_real(s, "samples_per_second");
+        seconds_per_sample += speed > 0 ? 1 / speed : 0;
+        counted += speed > 0;
+    }
+    w->loss = cli_real(last, "loss");
+    w->epoch = cli_integer(last, "epoch");
+    w->speed = counted > 0 ? counted / seconds_per_sample : NAN;
+}
+
 static void read_metrics(struct wait *w, int64_t step)
 {
+    int64_t since =
+        step - w->seen > STEPS_MOST || w->seen < 1 || w->seen >= step ? step - 1 : w->seen;
     struct http_reply r = {0};
     CLEANUP(mem_freep)
-    char *path = mem_printf("/v1/jobs/%s/metrics?after_step=%lld", w->id, (long long)step - 1);
+    char *path = mem_printf("/v1/jobs/%s/metrics?after_step=%lld", w->id, (long long)since);
     struct http_request q = {.method = "GET", .path = path};
     struct err e;
     if (step < 1 || http_send(w->cli->http, &q, &r, &e) < 0)
         return;
     const json_t *steps = json_object_get(r.doc, "steps");
-    const json_t *s = json_array_get(steps, json_array_size(steps) - 1);
-    if (r.status == 200 && s) {
-        w->loss = cli_real(s, "loss");
-        w->speed = cli_real(s, "samples_per_second");
-        w->epoch = cli_integer(s, "epoch");
-    }
+    if (r.status == 200 && json_array_size(steps) > 0)
+        take_steps(w, steps);
+    w->seen = step;
     http_reply_done(&r);
 }
 

@@ -644,14 +644,17 @@ static void the_token_comes_from_a_file(void **state)
 }
 
 /* Documents of the right form and nonsense values never crash a verb. */
+static const char odd_job[] =
+    "{\"id\":7,\"state\":\"\",\"name\":null,\"strategy\":[],\"progress\":7,\"devices\":{},"
+    "\"spec\":\"x\",\"submitted_at\":\"yesterday\",\"warnings\":{\"a\":1}}";
+
 static void odd_documents(void **state)
 {
     (void)state;
     static const char *const odd[] = {
         "{}", "{\"jobs\":7,\"nodes\":7,\"steps\":7,\"epochs\":7,\"plan\":7}",
         "{\"jobs\":[7,null,{}],\"nodes\":[7,{}],\"steps\":[7],\"epochs\":[null,{\"epoch\":[]}]}",
-        "{\"id\":7,\"state\":\"\",\"name\":null,\"strategy\":[],\"progress\":7,\"devices\":{},"
-        "\"spec\":\"x\",\"submitted_at\":\"yesterday\",\"warnings\":{\"a\":1}}"};
+        odd_job};
     static const char *const lines[] = {"list",         "show " JOB,       "nodes",
                                         "metrics " JOB, "metrics -s " JOB, "version"};
     for (size_t i = 0; i < ARRAY_LEN(odd) * ARRAY_LEN(lines); i++) {
