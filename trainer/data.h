@@ -62,7 +62,8 @@ int data_map(int memfd, struct prepared *ret, struct err *e);
 void data_unmap(struct prepared *p);
 
 /* Copies samples ids[0..n) as float32 into x [n, feature_size]; into classes [n] or targets
- * [n, target_size] by the data set's target type (the other may be NULL). */
+ * [n, target_size] by the data set's target type (the other may be NULL). Without x, or with
+ * neither classes nor targets, only the rest is copied. */
 void data_gather(const struct dataset *d, const int64_t *ids, int64_t n, float *x, int32_t *classes,
                  float *targets);
 

@@ -283,7 +283,15 @@ static void gathering_bytes(void **state)
             for (int64_t k = 0; k < width; k++)
                 assert_true(x[i * width + k] == (float)bytes[ids[i] * width + k]);
         }
-        data_gather(&d, ids, 0, NULL, NULL, NULL);
+        data_gather(&d, ids, 0, x, got, NULL);
+        float untouched = x[0];
+        got[0] = -1;
+        data_gather(&d, ids, 4, NULL, got, NULL); /* a last stage needs no features */
+        assert_int_equal(got[0], 14);
+        got[0] = -1;
+        data_gather(&d, ids, 4, x, NULL, NULL); /* nor a first one labels */
+        assert_int_equal(got[0], -1);
+        assert_true(x[0] == untouched);
         free(x);
         free(bytes);
     }
