@@ -217,7 +217,7 @@ for id in "${IDS[@]}"; do
     IFS=$'\t' read -r name strategy ranks loss accuracy speed wait < <(jq -nr --slurpfile j "$DIR/job" --slurpfile m "$DIR/metrics" '
         def us: capture("^(?<s>[^.Z]+)(?<f>\\.[0-9]+)?Z$") | (.s + "Z" | fromdate) + ((.f // "0") | tonumber);
         $j[0] as $job | $m[0].epochs[-1] as $e
-        | ($m[0].steps | map(.samples_per_second) | sort | .[length / 2 | floor]) as $speed
+        | ($m[0].steps | map(.samples_per_second | numbers | select(. > 0)) | length / (map(1 / .) | add)) as $speed
         | [$job.name, $job.strategy.name, $job.strategy.ranks, $e.loss,
            $e.val_accuracy // $e.accuracy, ($speed | round),
            ($job.started_at | us) - ($job.submitted_at | us)] | @tsv') ||
@@ -230,8 +230,8 @@ for id in "${IDS[@]}"; do
 done
 cat <<TEXT
 
-Loss and accuracy are those of the last epoch, accuracy on validation data; samples/s is the median
-step. Each job takes both devices, so each waited for the one before it. (The ensemble's labels are
+Loss and accuracy are those of the last epoch, accuracy on validation data; samples/s is over all
+steps. Each job takes both devices, so each waited for the one before it. (The ensemble's labels are
 random numbers: about one in ten is what there is to learn.)
 
 The page: $URL/
