@@ -1,0 +1,236 @@
+/* elem.h: the mathematics of one element, written once for the C and the CUDA compiler.
+ *
+ * Scalars in, a scalar or a small struct out; no pointers, loops or thread numbers. Backends wrap
+ * these in loops and grids, so CPU and GPU agree but for the order of sums. Nothing here branches
+ * on data where a select will do: the loops around it become vectors.
+ *
+ * Bounds: exp, expm1, tanh and sigmoid are within 4 units in the last place of the true value over
+ * all of float32 (checked by tests/unit/trainer_ops.c); NaN goes in and NaN comes out.
+ */
+#ifndef TRAINYARD_TRAINER_ELEM_H
+#define TRAINYARD_TRAINER_ELEM_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "spec/model.h"
+
+#ifdef __CUDACC__
+#define ELEM static __host__ __device__ __forceinline__
+#else
+#define ELEM static inline __attribute__((always_inline, unused))
+#endif
+
+ELEM uint32_t elem_bits(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+ELEM float elem_from_bits(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+ELEM float elem_min(float a, float b) /* b where either is NaN */
+{
+    return a < b ? a : b;
+}
+
+ELEM float elem_max(float a, float b)
+{
+    return a > b ? a : b;
+}
+
+/* x = n ln 2 + r with |r| <= ln 2 / 2; `rest` is e^r - 1 (Taylor to r^7: the next term is below
+ * 6e-9), and e^x = two_a * two_b * (1 + rest). The power is split in two so that results near both
+ * ends of the range neither overflow nor vanish on the way. */
+struct elem_split {
+    float rest, two_a, two_b;
+};
+
+ELEM struct elem_split elem_split_exp(float x)
+{
+    const float magic =
+        12582912.0f; /* 1.5 * 2^23: adding it leaves the rounded value in the low bits */
+    float t = x * 1.44269504f + magic;
+    float n = t - magic;
+    uint32_t k = elem_bits(t) - elem_bits(magic);
+    float r = (x - n * 0.693359375f) - n * -2.12194440e-4f; /* ln 2 in two parts, the first exact */
+    float p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    struct elem_split s;
+    s.rest = p * r * r + r;
+    uint32_t half = (uint32_t)((int32_t)k >> 1);
+    s.two_a = elem_from_bits((half + 127u) << 23);
+    s.two_b = elem_from_bits((k - half + 127u) << 23);
+    return s;
+}
+
+ELEM float elem_exp(float x)
+{
+    float c = x > 89.0f ? 89.0f : x;
+    c = c < -104.0f ? -104.0f : c;
+    struct elem_split s = elem_split_exp(c);
+    return (1.0f + s.rest) * s.two_a * s.two_b;
+}
+
+ELEM float elem_expm1(float x)
+{
+    float c = x > 89.0f ? 89.0f : x;
+    c = c < -30.0f ? -30.0f : c; /* -1 to the last bit from about -17 on */
+    struct elem_split s = elem_split_exp(c);
+    float two = s.two_a * s.two_b;
+    float near = s.rest * two + (two - 1.0f);
+    return c > 80.0f ? (1.0f + s.rest) * s.two_a * s.two_b : near;
+}
+
+ELEM float elem_tanh(float x)
+{
+    float a = x < 0.0f ? -x : x;
+    float m = elem_expm1(2.0f * (a > 15.0f ? 15.0f : a));
+    float t = m / (m + 2.0f);
+    return x < 0.0f ? -t : t;
+}
+
+ELEM float elem_sigmoid(float x)
+{
+    return 1.0f / (1.0f + elem_exp(-x));
+}
+
+/* log(1 + e^x) without overflow */
+ELEM float elem_softplus(float x)
+{
+    float a = x < 0.0f ? x : -x;
+    return elem_max(x, 0.0f) + log1pf(elem_exp(a));
+}
+
+#define ELEM_LEAKY_SLOPE 0.2f
+
+/* gelu_tanh: u = sqrt(2 / pi) (x + 0.044715 x^3) */
+#define ELEM_GELU_C 0.7978845608f
+#define ELEM_GELU_K 0.044715f
+
+/* y = f(x). Softmax is over a row and is not here. */
+ELEM float elem_activate(enum activation f, float x)
+{
+    switch (f) {
+    case ACTIVATION_RELU: return x < 0.0f ? 0.0f : x;
+    case ACTIVATION_TANH: return elem_tanh(x);
+    case ACTIVATION_SIGMOID: return elem_sigmoid(x);
+    case ACTIVATION_GELU: return 0.5f * x * erfcf(x * -0.70710678f);
+    case ACTIVATION_GELU_TANH:
+        return 0.5f * x * (1.0f + elem_tanh(ELEM_GELU_C * (x + ELEM_GELU_K * x * x * x)));
+    case ACTIVATION_ELU: return x > 0.0f ? x : elem_expm1(x);
+    case ACTIVATION_SILU: return x * elem_sigmoid(x);
+    case ACTIVATION_SOFTPLUS: return elem_softplus(x);
+    case ACTIVATION_LEAKY_RELU: return x < 0.0f ? ELEM_LEAKY_SLOPE * x : x;
+    case ACTIVATION_LINEAR:
+    case ACTIVATION_SOFTMAX:
+    case ACTIVATION__MAX: break;
+    }
+    return x;
+}
+
+/* 1 where the derivative needs the input x; elsewhere the output y tells it, and x need not be
+ * kept. */
+ELEM int elem_keeps_input(enum activation f)
+{
+    return f == ACTIVATION_GELU || f == ACTIVATION_GELU_TANH || f == ACTIVATION_SILU;
+}
+
+ELEM float elem_gelu_derivative(float x)
+{
+    float cdf = 0.5f * erfcf(x * -0.70710678f);
+    return cdf + x * 0.3989422804f * elem_exp(-0.5f * x * x);
+}
+
+ELEM float elem_gelu_tanh_derivative(float x)
+{
+    float t = elem_tanh(ELEM_GELU_C * (x + ELEM_GELU_K * x * x * x));
+    float du = ELEM_GELU_C * (1.0f + 3.0f * ELEM_GELU_K * x * x);
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * du;
+}
+
+/* f'(x), given x where elem_keeps_input(f), else y = f(x). */
+ELEM float elem_derivative(enum activation f, float kept)
+{
+    switch (f) {
+    case ACTIVATION_RELU: return kept > 0.0f ? 1.0f : 0.0f;
+    case ACTIVATION_TANH: return 1.0f - kept * kept;
+    case ACTIVATION_SIGMOID: return kept * (1.0f - kept);
+    case ACTIVATION_GELU: return elem_gelu_derivative(kept);
+    case ACTIVATION_GELU_TANH: return elem_gelu_tanh_derivative(kept);
+    case ACTIVATION_ELU: return kept > 0.0f ? 1.0f : kept + 1.0f;
+    case ACTIVATION_SILU: {
+        float s = elem_sigmoid(kept);
+        return s * (1.0f + kept * (1.0f - s));
+    }
+    case ACTIVATION_SOFTPLUS: return -elem_expm1(-kept);
+    case ACTIVATION_LEAKY_RELU: return kept < 0.0f ? ELEM_LEAKY_SLOPE : 1.0f;
+    case ACTIVATION_LINEAR:
+    case ACTIVATION_SOFTMAX:
+    case ACTIVATION__MAX: break;
+    }
+    return 1.0f;
+}
+
+/* The part of a row that softmax has seen: the largest value, and the sum of e^(x - max). Merging
+ * is associative, so a row may be taken in pieces. */
+struct elem_softmax {
+    float max, sum;
+};
+
+ELEM struct elem_softmax elem_softmax_merge(struct elem_softmax a, struct elem_softmax b)
+{
+    struct elem_softmax r;
+    r.max = elem_max(a.max, b.max);
+    r.sum = a.sum * elem_exp(a.max - r.max) + b.sum * elem_exp(b.max - r.max);
+    return r;
+}
+
+/* One parameter and its optimiser state. */
+struct elem_state {
+    float w, m, v;
+};
+
+/* Constants of one step. `scale` turns the sum of gradients into the mean (and clips); `decay` is
+ * 1 - learning_rate * weight_decay, 1 for none. Formulas: tests/reference/README.md. */
+struct elem_adam {
+    float rate;                           /* learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) */
+    float beta_1, rest_1, beta_2, rest_2; /* rest = 1 - beta */
+    float epsilon, scale, decay;
+};
+
+ELEM struct elem_state elem_adam_step(struct elem_adam a, struct elem_state s, float gradient)
+{
+    float g = gradient * a.scale;
+    s.m = a.beta_1 * s.m + a.rest_1 * g;
+    s.v = a.beta_2 * s.v + a.rest_2 * (g * g);
+    s.w = s.w * a.decay - a.rate * s.m / (sqrtf(s.v) + a.epsilon);
+    return s;
+}
+
+struct elem_sgd {
+    float rate, momentum, scale;
+    int nesterov;
+};
+
+/* Momentum's velocity is state m. */
+ELEM struct elem_state elem_sgd_step(struct elem_sgd a, struct elem_state s, float gradient)
+{
+    float g = gradient * a.scale;
+    s.m = a.momentum * s.m - a.rate * g;
+    s.w = s.w + (a.nesterov ? a.momentum * s.m - a.rate * g : s.m);
+    return s;
+}
+
+#endif

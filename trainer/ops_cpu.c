@@ -1,0 +1,454 @@
+/* ops_cpu.c: the tensor verbs on one CPU core: OpenBLAS for products, loops around elem.h for the
+ * rest. Losses are in ops_cpu_loss.c.
+ *
+ * Every sum has a fixed order: a row's in LANES partial sums that are then added pairwise, a
+ * column's row by row. So the same call gives the same bits on every run.
+ */
+#include "trainer/ops_cpu.h"
+
+#include <cblas.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "trainer/cpu_loops.h"
+#include "trainer/random.h"
+
+#define GEMM_ROWS 12
+
+#define INLINE static inline __attribute__((always_inline))
+
+static void *cpu_alloc(size_t bytes)
+{
+    return mem_aligned(bytes ? bytes : 64);
+}
+
+static void cpu_zero(void *p, size_t bytes)
+{
+    memset(p, 0, bytes);
+}
+
+static void cpu_copy(void *to, const void *from, size_t bytes)
+{
+    if (bytes)
+        memcpy(to, from, bytes);
+}
+
+static void gemm_as_it_comes(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
+                             const float *a, const float *b, float beta, float *c)
+{
+    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
+                transpose_b ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, 1.0f,
+                a, (blasint)(transpose_a ? m : k), b, (blasint)(transpose_b ? k : n), beta, c,
+                (blasint)n);
+}
+
+/* Fewer rows than a block: by way of a block of which the rest is zero. */
+static void gemm_few_rows(int transpose_b, int64_t m, int64_t n, int64_t k, const float *a,
+                          const float *b, float *c)
+{
+    static float *block; /* one device, one process: kept for the next call */
+    static size_t have;
+    size_t need = (size_t)(GEMM_ROWS * (n + k));
+    if (need > have) {
+        free(block);
+        block = mem_aligned(need * sizeof *block);
+        have = need;
+    }
+    float *out = block + GEMM_ROWS * k;
+    memcpy(block, a, (size_t)(m * k) * sizeof *a);
+    memset(block + m * k, 0, (size_t)((GEMM_ROWS - m) * k) * sizeof *a);
+    gemm_as_it_comes(0, transpose_b, GEMM_ROWS, n, k, block, b, 0.0f, out);
+    memcpy(c, out, (size_t)(m * n) * sizeof *c);
+}
+
+/* A row of C shall not depend on how many other rows there are, or a batch cut differently over
+ * ranks would round differently: near a ReLU's corner that is enough to switch a unit. OpenBLAS's
+ * kernels for AVX2 machines give a row the same bits wherever it stands in a block of GEMM_ROWS,
+ * but others in the rows left over; so the last block is moved up to overlap the one before (the
+ * rows computed twice come out the same). */
+static void cpu_gemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
+                     const float *a, const float *b, float beta, float *c)
+{
+    int64_t whole = m / GEMM_ROWS * GEMM_ROWS;
+    if (m == 0 || n == 0)
+        return;
+    if (transpose_a || beta != 0.0f || whole == m) {
+        gemm_as_it_comes(transpose_a, transpose_b, m, n, k, a, b, beta, c);
+    } else if (whole == 0) {
+        gemm_few_rows(transpose_b, m, n, k, a, b, c);
+    } else {
+        int64_t at = m - GEMM_ROWS;
+        gemm_as_it_comes(0, transpose_b, whole, n, k, a, b, 0.0f, c);
+        gemm_as_it_comes(0, transpose_b, GEMM_ROWS, n, k, a + at * k, b, 0.0f, c + at * n);
+    }
+}
+
+/* ---- activations ---- */
+
+INLINE void activate_rows(enum activation f, int64_t rows, int64_t cols, const float *bias,
+                          float *z, float *y)
+{
+    for (int64_t r = 0; r < rows; r++, z += cols, y += cols) {
+        if (bias && z == y) {
+            CPU_INDEPENDENT
+            for (int64_t c = 0; c < cols; c++)
+                y[c] = elem_activate(f, y[c] + bias[c]);
+        } else if (bias) {
+            CPU_INDEPENDENT
+            for (int64_t c = 0; c < cols; c++) {
+                z[c] += bias[c];
+                y[c] = elem_activate(f, z[c]);
+            }
+        } else {
+            CPU_INDEPENDENT
+            for (int64_t c = 0; c < cols; c++)
+                y[c] = elem_activate(f, z[c]);
+        }
+    }
+}
+
+INLINE void derive_rows(enum activation f, int64_t rows, int64_t cols, const float *kept,
+                        const float *dy, float *dx, float *d_bias)
+{
+    for (int64_t r = 0; r < rows; r++, kept += cols, dy += cols, dx += cols) {
+        if (d_bias) {
+            CPU_INDEPENDENT
+            for (int64_t c = 0; c < cols; c++) {
+                dx[c] = dy[c] * elem_derivative(f, kept[c]);
+                d_bias[c] += dx[c];
+            }
+        } else {
+            CPU_INDEPENDENT
+            for (int64_t c = 0; c < cols; c++)
+                dx[c] = dy[c] * elem_derivative(f, kept[c]);
+        }
+    }
+}
+
+/* One specialised loop per activation: the function is a constant in each. */
+#define EACH_ELEMENTWISE(CASE)                                                                     \
+    CASE(ACTIVATION_LINEAR)                                                                        \
+    CASE(ACTIVATION_RELU)                                                                          \
+    CASE(ACTIVATION_TANH)                                                                          \
+    CASE(ACTIVATION_SIGMOID)                                                                       \
+    CASE(ACTIVATION_GELU)                                                                          \
+    CASE(ACTIVATION_GELU_TANH)                                                                     \
+    CASE(ACTIVATION_ELU)                                                                           \
+    CASE(ACTIVATION_SILU)                                                                          \
+    CASE(ACTIVATION_SOFTPLUS)                                                                      \
+    CASE(ACTIVATION_LEAKY_RELU)
+
+CPU_CLONES static void activate_elements(enum activation f, int64_t rows, int64_t cols,
+                                         const float *bias, float *z, float *y)
+{
+    switch (f) {
+#define CASE(F)                                                                                    \
+    case F: activate_rows(F, rows, cols, bias, z, y); break;
+        EACH_ELEMENTWISE(CASE)
+#undef CASE
+    case ACTIVATION_SOFTMAX:
+    case ACTIVATION__MAX: break;
+    }
+}
+
+CPU_CLONES static void derive_elements(enum activation f, int64_t rows, int64_t cols,
+                                       const float *kept, const float *dy, float *dx, float *d_bias)
+{
+    switch (f) {
+#define CASE(F)                                                                                    \
+    case F: derive_rows(F, rows, cols, kept, dy, dx, d_bias); break;
+        EACH_ELEMENTWISE(CASE)
+#undef CASE
+    case ACTIVATION_SOFTMAX:
+    case ACTIVATION__MAX: break;
+    }
+}
+
+/* ---- rows ---- */
+
+#define LANES 8
+
+INLINE float add_lanes(const float lane[LANES])
+{
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
+           ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+CPU_CLONES float cpu_row_max(int64_t n, const float *x)
+{
+    float lane[LANES];
+    int64_t i = 0;
+    for (int l = 0; l < LANES; l++)
+        lane[l] = x[0];
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] = elem_max(x[i + l], lane[l]);
+    for (; i < n; i++)
+        lane[0] = elem_max(x[i], lane[0]);
+    for (int l = 1; l < LANES; l++)
+        lane[0] = elem_max(lane[l], lane[0]);
+    return lane[0];
+}
+
+CPU_CLONES float cpu_row_exp(int64_t n, float max, const float *x, float *y)
+{
+    CPU_INDEPENDENT
+    for (int64_t i = 0; i < n; i++)
+        y[i] = elem_exp(x[i] - max);
+    return cpu_row_sum(n, y);
+}
+
+CPU_CLONES float cpu_row_sum(int64_t n, const float *x)
+{
+    float lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] += x[i + l];
+    for (int l = 0; i < n; i++, l++)
+        lane[l] += x[i];
+    return add_lanes(lane);
+}
+
+CPU_CLONES float cpu_row_dot(int64_t n, const float *x, const float *y)
+{
+    float lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] += x[i + l] * y[i + l];
+    for (int l = 0; i < n; i++, l++)
+        lane[l] += x[i] * y[i];
+    return add_lanes(lane);
+}
+
+CPU_CLONES static void affine_elements(int64_t n, float scale, float offset, const float *x,
+                                       float *y)
+{
+    CPU_INDEPENDENT
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] * scale + offset;
+}
+
+static void cpu_affine(int64_t n, float scale, float offset, const float *x, float *y)
+{
+    affine_elements(n, scale, offset, x, y);
+}
+
+static void softmax_rows(int64_t rows, int64_t cols, const float *bias, float *z, float *y)
+{
+    if (bias)
+        activate_elements(ACTIVATION_LINEAR, rows, cols, bias, z, z);
+    for (int64_t r = 0; r < rows; r++, z += cols, y += cols) {
+        float sum = cpu_row_exp(cols, cpu_row_max(cols, z), z, y);
+        affine_elements(cols, 1.0f / sum, 0.0f, y, y);
+    }
+}
+
+static void cpu_activate(enum activation f, int64_t rows, int64_t cols, const float *bias, float *z,
+                         float *y)
+{
+    if (f == ACTIVATION_SOFTMAX)
+        softmax_rows(rows, cols, bias, z, y);
+    else if (f != ACTIVATION_LINEAR || bias || y != z)
+        activate_elements(f, rows, cols, bias, z, y);
+}
+
+/* dx = y (dy - <dy, y>) */
+CPU_CLONES static void softmax_derive(int64_t rows, int64_t cols, const float *y, const float *dy,
+                                      float *dx, float *d_bias)
+{
+    for (int64_t r = 0; r < rows; r++, y += cols, dy += cols, dx += cols) {
+        float dot = cpu_row_dot(cols, dy, y);
+        CPU_INDEPENDENT
+        for (int64_t c = 0; c < cols; c++)
+            dx[c] = y[c] * (dy[c] - dot);
+        for (int64_t c = 0; d_bias && c < cols; c++)
+            d_bias[c] += dx[c];
+    }
+}
+
+static void cpu_activate_backward(enum activation f, int64_t rows, int64_t cols, const float *kept,
+                                  const float *dy, float *dx, float beta, float *d_bias)
+{
+    if (d_bias && beta == 0.0f)
+        memset(d_bias, 0, (size_t)cols * sizeof *d_bias);
+    if (f == ACTIVATION_SOFTMAX)
+        softmax_derive(rows, cols, kept, dy, dx, d_bias);
+    else if (f != ACTIVATION_LINEAR || d_bias || dx != dy)
+        derive_elements(f, rows, cols, kept, dy, dx, d_bias);
+}
+
+/* ---- dropout ---- */
+
+static void cpu_dropout(const struct dropout_args *a, int64_t rows, int64_t cols, const float *x,
+                        float *y)
+{
+    float scale = 1.0f / (1.0f - a->rate);
+    uint64_t blocks = ((uint64_t)cols + 3) / 4;
+    for (int64_t r = 0; r < rows; r++) {
+        uint64_t first = (uint64_t)(a->position + r) * blocks;
+        uint32_t word[4] = {0};
+        for (int64_t c = 0; c < cols; c++) {
+            if (c % 4 == 0)
+                random_words(a->seed, RANDOM_DROPOUT, a->stream, first + (uint64_t)c / 4, word);
+            int64_t i = r * cols + c;
+            y[i] = random_unit(word[c % 4]) >= a->rate ? x[i] * scale : 0.0f;
+        }
+    }
+}
+
+/* ---- layer normalisation ---- */
+
+CPU_CLONES static void normalize_row(int64_t n, const float *x, float mean, float rstd,
+                                     const float *gamma, const float *beta, float *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (x[i] - mean) * rstd * gamma[i] + beta[i];
+}
+
+CPU_CLONES static float squared_deviations(int64_t n, const float *x, float mean)
+{
+    float lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] += (x[i + l] - mean) * (x[i + l] - mean);
+    for (int l = 0; i < n; i++, l++)
+        lane[l] += (x[i] - mean) * (x[i] - mean);
+    return add_lanes(lane);
+}
+
+static void cpu_normalize(int64_t rows, int64_t cols, float epsilon, const float *x,
+                          const float *gamma, const float *beta, float *stats, float *y)
+{
+    float inverse = 1.0f / (float)cols;
+    for (int64_t r = 0; r < rows; r++, x += cols, y += cols, stats += 2) {
+        stats[0] = cpu_row_sum(cols, x) * inverse;
+        float variance = squared_deviations(cols, x, stats[0]) * inverse;
+        stats[1] = 1.0f / sqrtf(variance + epsilon);
+        normalize_row(cols, x, stats[0], stats[1], gamma, beta, y);
+    }
+}
+
+/* With h = (x - mean) rstd and s = dy gamma: dx = rstd (s - mean(s) - h mean(s h)). */
+CPU_CLONES static void normalize_row_backward(int64_t n, const float *x, float mean, float rstd,
+                                              const float *gamma, const float *dy, float *dx,
+                                              float *d_gamma, float *d_beta)
+{
+    float sum[LANES] = {0}, dot[LANES] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        float h = (x[i] - mean) * rstd, s = dy[i] * gamma[i];
+        d_gamma[i] += dy[i] * h;
+        d_beta[i] += dy[i];
+        sum[i % LANES] += s;
+        dot[i % LANES] += s * h;
+    }
+    if (!dx)
+        return;
+    float mean_s = add_lanes(sum) / (float)n, mean_sh = add_lanes(dot) / (float)n;
+    CPU_INDEPENDENT
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = rstd * (dy[i] * gamma[i] - mean_s - (x[i] - mean) * rstd * mean_sh);
+}
+
+static void cpu_normalize_backward(int64_t rows, int64_t cols, const float *x, const float *stats,
+                                   const float *gamma, const float *dy, float *dx, float accumulate,
+                                   float *d_gamma, float *d_beta)
+{
+    if (accumulate == 0.0f) {
+        memset(d_gamma, 0, (size_t)cols * sizeof *d_gamma);
+        memset(d_beta, 0, (size_t)cols * sizeof *d_beta);
+    }
+    for (int64_t r = 0; r < rows; r++)
+        normalize_row_backward(cols, x + r * cols, stats[2 * r], stats[2 * r + 1], gamma,
+                               dy + r * cols, dx ? dx + r * cols : NULL, d_gamma, d_beta);
+}
+
+/* ---- updates ---- */
+
+CPU_CLONES static void square_elements(size_t n, const float *x, double *ret)
+{
+    double lane[2 * LANES] = {0};
+    size_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES)
+        for (int l = 0; l < 2 * LANES; l++)
+            lane[l] += (double)x[i + l] * (double)x[i + l];
+    for (int l = 0; i < n; i++, l++)
+        lane[l] += (double)x[i] * (double)x[i];
+    for (int half = LANES; half > 0; half /= 2)
+        for (int l = 0; l < half; l++)
+            lane[l] += lane[l + half];
+    *ret = lane[0];
+}
+
+static void cpu_sum_squares(size_t n, const float *x, double *ret)
+{
+    square_elements(n, x, ret);
+}
+
+CPU_CLONES static void adam_elements(struct elem_adam a, size_t n, const float *restrict g,
+                                     float *restrict w, float *restrict m, float *restrict v)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct elem_state s = elem_adam_step(a, (struct elem_state){w[i], m[i], v[i]}, g[i]);
+        w[i] = s.w;
+        m[i] = s.m;
+        v[i] = s.v;
+    }
+}
+
+static void cpu_adam(const struct elem_adam *a, size_t n, const float *g, float *w, float *m,
+                     float *v)
+{
+    adam_elements(*a, n, g, w, m, v);
+}
+
+CPU_CLONES static void sgd_elements(struct elem_sgd a, size_t n, const float *restrict g,
+                                    float *restrict w, float *restrict m)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct elem_state s = elem_sgd_step(a, (struct elem_state){w[i], m[i], 0.0f}, g[i]);
+        w[i] = s.w;
+        m[i] = s.m;
+    }
+}
+
+CPU_CLONES static void sgd_plain(float rate, float scale, size_t n, const float *restrict g,
+                                 float *restrict w)
+{
+    for (size_t i = 0; i < n; i++)
+        w[i] -= rate * (g[i] * scale);
+}
+
+static void cpu_sgd(const struct elem_sgd *a, size_t n, const float *g, float *w, float *m)
+{
+    if (m)
+        sgd_elements(*a, n, g, w, m);
+    else
+        sgd_plain(a->rate, a->scale, n, g, w);
+}
+
+const struct ops ops_cpu = {
+    .name = "cpu",
+    .is_host = 1,
+    .alloc = cpu_alloc,
+    .release = free,
+    .zero = cpu_zero,
+    .copy = cpu_copy,
+    .upload = cpu_copy,
+    .download = cpu_copy,
+    .gemm = cpu_gemm,
+    .activate = cpu_activate,
+    .activate_backward = cpu_activate_backward,
+    .affine = cpu_affine,
+    .dropout = cpu_dropout,
+    .normalize = cpu_normalize,
+    .normalize_backward = cpu_normalize_backward,
+    .loss = cpu_loss,
+    .sum_squares = cpu_sum_squares,
+    .adam = cpu_adam,
+    .sgd = cpu_sgd,
+};

@@ -1,0 +1,15 @@
+/* ops_cpu.h: what the files of the CPU backend share. Others use ops.h. */
+#ifndef TRAINYARD_TRAINER_OPS_CPU_H
+#define TRAINYARD_TRAINER_OPS_CPU_H
+
+#include "trainer/ops.h"
+
+float cpu_row_max(int64_t n, const float *x); /* n >= 1 */
+float cpu_row_sum(int64_t n, const float *x);
+float cpu_row_dot(int64_t n, const float *x, const float *y);
+/* y = e^(x - max); returns its sum. y may be x. */
+float cpu_row_exp(int64_t n, float max, const float *x, float *y);
+
+void cpu_loss(const struct loss_args *a);
+
+#endif
