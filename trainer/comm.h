@@ -1,0 +1,99 @@
+/* comm.h: the collectives that ranks speak with; a transport fills the table (comm_shm.c: one
+ * node's shared memory; later tcp and nccl).
+ *
+ * A struct comm is one rank's end of a group. The world comes from the transport; comm_group()
+ * makes smaller ones. All members of a group make the same calls on it in the same order with the
+ * same counts. Sums are taken in member order, so the same ranks give the same bits on every run.
+ *
+ * Nothing hangs. Every wait ends: with success; with ERR_PEER when a rank died or gave up, and the
+ * sentence names it; or with ERR_TIMEOUT when nothing moved in the whole gang for the deadline.
+ * After an error the gang is over: the only further call is comm_close().
+ */
+#ifndef TRAINYARD_TRAINER_COMM_H
+#define TRAINYARD_TRAINER_COMM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+enum comm_type { COMM_F32, COMM_F64 };
+
+#define COMM_DEADLINE_MS  60000
+#define COMM_EXCHANGE_MAX 256 /* bytes */
+
+/* Which family of groups: each rank is in at most one group of each. */
+enum comm_family { COMM_WORLD, COMM_DATA, COMM_PIPELINE, COMM_FAMILY__MAX };
+
+struct comm;
+
+struct comm_verbs {
+    const char *name;
+
+    /* In place: buf[count] becomes the sum over members. */
+    int (*all_reduce)(struct comm *c, void *buf, size_t count, enum comm_type type, struct err *e);
+    /* In place: part `rank` of buf (comm_part) becomes the sum; the rest is undefined. */
+    int (*reduce_scatter)(struct comm *c, void *buf, size_t count, enum comm_type type,
+                          struct err *e);
+    /* In place: part i of buf (comm_part) comes from member i. */
+    int (*all_gather)(struct comm *c, void *buf, size_t count, enum comm_type type, struct err *e);
+    int (*broadcast)(struct comm *c, void *buf, size_t bytes, int root, struct err *e);
+    /* all[size][bytes], host memory, at most COMM_EXCHANGE_MAX bytes a member: the quick way to
+     * agree on something. */
+    int (*exchange)(struct comm *c, const void *mine, size_t bytes, void *all, struct err *e);
+    /* To and from the next or previous member; at most the `message_bytes` that the world was
+     * opened with. A send returns when the message is on its way: two may be, unreceived. */
+    int (*send)(struct comm *c, int to, const void *buf, size_t bytes, struct err *e);
+    int (*recv)(struct comm *c, int from, void *buf, size_t bytes, struct err *e);
+    int (*barrier)(struct comm *c, struct err *e);
+
+    /* The group of family `family` with these world ranks, in order, this rank among them; `index`
+     * tells the groups of a family apart. comm_close() it before the world. */
+    int (*group)(struct comm *world, enum comm_family family, int index, const int *members,
+                 int size, struct comm **ret, struct err *e);
+    /* Memory that collectives need not copy: zeroed, 64-byte aligned, freed with the world. Members
+     * that reduce it together must have asked for the same sizes in the same order. */
+    int (*memory)(struct comm *world, size_t bytes, void **ret, struct err *e);
+    /* Tells the gang that this rank gives up and why; then only comm_close(). */
+    void (*give_up)(struct comm *world, const char *why);
+    void (*close)(struct comm *c);
+};
+
+struct comm {
+    const struct comm_verbs *verbs;
+    int rank; /* in the group */
+    int size;
+    int64_t *step;      /* of the world: the step that sentences name; the engine sets it */
+    uint32_t *progress; /* of the world: counted up by comm_progress() */
+};
+
+/* Part `index` of `count` elements cut for `size` members: [*ret_begin, *ret_end). Parts begin at
+ * multiples of 16 elements, so that members never write to the same cache line. */
+void comm_part(size_t count, int size, int index, size_t *ret_begin, size_t *ret_end);
+
+size_t comm_type_size(enum comm_type type);
+
+/* "I am working": a rank that computes for longer than the deadline between collectives calls this
+ * now and then, so that its peers go on waiting. */
+void comm_progress(struct comm *c);
+
+void comm_close(struct comm *c); /* NULL is fine */
+
+/* ---- the shared-memory transport ---- */
+
+struct comm_shm_options {
+    int rank, size;
+    size_t memory_bytes;      /* what memory() may hand out, in all; the same on every rank */
+    size_t message_bytes;     /* longest send; the same on every rank; 0 where none are sent */
+    int deadline_ms;          /* 0: COMM_DEADLINE_MS */
+    const volatile int *stop; /* may be NULL; a non-zero value ends the wait for the peers to come:
+                                 ERR_UNAVAILABLE */
+};
+
+/* Sizes and maps `fd` (a memfd that all ranks were given), and waits for the others to come. */
+int comm_shm_open(int fd, const struct comm_shm_options *o, struct comm **ret, struct err *e);
+
+/* Bytes of the whole mapping for these options. */
+size_t comm_shm_bytes(const struct comm_shm_options *o);
+
+#endif

@@ -1,0 +1,366 @@
+/* comm_shm_wait.c: the layout of the shared memory, meeting, waiting, and noticing who died. */
+#include "trainer/comm_shm_map.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/proc.h"
+
+#define SPIN_US 200
+#define TICK_MS 50
+#define LINGER_MS                                                                                  \
+    2000 /* for the rank that gave up to be the first to end, so that its reason counts */
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+void shm_layout(struct shm *s, const struct comm_shm_options *o)
+{
+    size_t n = (size_t)o->size;
+    s->rank = o->rank;
+    s->size = o->size;
+    s->message_bytes = round_up(o->message_bytes, LINE);
+    s->memory_bytes = round_up(o->memory_bytes, 4096);
+    s->ranks_at = sizeof(struct shm_header);
+    s->syncs_at = s->ranks_at + n * sizeof(struct shm_rank);
+    s->regions_at = round_up(s->syncs_at + (1 + 2 * n) * sizeof(struct shm_sync), 4096);
+    s->channel_bytes = sizeof(struct shm_channel) + SLOTS * s->message_bytes;
+    s->region_bytes = round_up(2 * s->channel_bytes, 4096) + STAGE + s->memory_bytes;
+    s->bytes = s->regions_at + n * s->region_bytes;
+}
+
+size_t comm_shm_bytes(const struct comm_shm_options *o)
+{
+    struct shm s;
+    shm_layout(&s, o);
+    return s.bytes;
+}
+
+struct shm_header *shm_head(const struct shm *s)
+{
+    return (struct shm_header *)s->map;
+}
+
+struct shm_rank *shm_rank(const struct shm *s, int rank)
+{
+    return (struct shm_rank *)(s->map + s->ranks_at) + rank;
+}
+
+struct shm_sync *shm_sync(const struct shm *s, enum comm_family family, int index)
+{
+    int at = family == COMM_WORLD ? 0 : 1 + (family == COMM_PIPELINE ? s->size : 0) + index;
+    return (struct shm_sync *)(s->map + s->syncs_at) + at;
+}
+
+static char *region(const struct shm *s, int rank)
+{
+    return s->map + s->regions_at + (size_t)rank * s->region_bytes;
+}
+
+struct shm_channel *shm_channel(const struct shm *s, int rank, int forward)
+{
+    return (struct shm_channel *)(region(s, rank) + (forward ? 0 : s->channel_bytes));
+}
+
+char *shm_stage(const struct shm *s, int rank)
+{
+    return region(s, rank) + round_up(2 * s->channel_bytes, 4096);
+}
+
+char *shm_memory(const struct shm *s, int rank)
+{
+    return shm_stage(s, rank) + STAGE;
+}
+
+/* ---- who is gone ---- */
+
+static pid_t pid_of(const struct shm *s, int rank)
+{
+    return __atomic_load_n(&shm_rank(s, rank)->pid, __ATOMIC_ACQUIRE);
+}
+
+/* 1 if that rank has come and its process has ended. */
+static int is_gone(struct shm *s, int rank)
+{
+    pid_t pid = pid_of(s, rank);
+    if (rank == s->rank || pid <= 0)
+        return 0;
+    if (s->pidfds[rank] < 0) {
+        struct proc_identity id = {.pid = pid, .start_time = shm_rank(s, rank)->start_time};
+        memcpy(id.boot_id, s->boot_id, sizeof id.boot_id);
+        int r = proc_open(&id, &s->pidfds[rank], NULL);
+        if (r < 0)
+            return r == ERR_NOT_FOUND;
+    }
+    struct pollfd p = {.fd = s->pidfds[rank], .events = POLLIN};
+    return poll(&p, 1, 0) > 0;
+}
+
+static int say_where(const struct shm *s, const char *what, char *out, size_t size)
+{
+    if (s->step > 0)
+        return snprintf(out, size, "in %s at step %lld", what, (long long)s->step);
+    return snprintf(out, size, "in %s", what);
+}
+
+static int say_gone(struct shm *s, int rank, const char *what, struct err *e)
+{
+    char where[96];
+    say_where(s, what, where, sizeof where);
+    return err_set(e, ERR_PEER, "Rank %d (pid %d) died while ranks waited %s.", rank,
+                   (int)pid_of(s, rank), where);
+}
+
+/* The words of a rank that gave up are another process's: only their printable part is repeated. */
+static int say_gave_up(struct shm *s, int rank, struct err *e)
+{
+    char why[WHY_SIZE];
+    memcpy(why, shm_rank(s, rank)->why, sizeof why);
+    why[WHY_SIZE - 1] = '\0';
+    for (char *p = why; *p; p++)
+        if (*p < ' ' || *p > '~')
+            *p = '?';
+    for (int64_t until = clock_boottime_us() + LINGER_MS * 1000;
+         !is_gone(s, rank) && clock_boottime_us() < until;)
+        if (s->pidfds[rank] >= 0)
+            poll(&(struct pollfd){.fd = s->pidfds[rank], .events = POLLIN}, 1, LINGER_MS);
+        else
+            break;
+    return err_set(e, ERR_PEER, "Rank %d (pid %d) gave up: %s", rank, (int)pid_of(s, rank), why);
+}
+
+static void set_abort(struct shm *s, uint32_t value)
+{
+    uint32_t none = 0;
+    __atomic_compare_exchange_n(&shm_head(s)->abort, &none, value, 0, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
+}
+
+void shm_give_up(struct shm *s, const char *why)
+{
+    snprintf(shm_rank(s, s->rank)->why, WHY_SIZE, "%s", why);
+    set_abort(s, GAVE_UP | ((uint32_t)s->rank + 1));
+}
+
+/* One look round between two slices of sleep. */
+static int look_round(struct shm *s, const struct word *w, uint32_t old, const struct shm_wait *why,
+                      struct err *e)
+{
+    uint32_t ended = __atomic_load_n(&shm_head(s)->abort, __ATOMIC_ACQUIRE);
+    uint32_t who = ended & ~GAVE_UP;
+    if (who > 0 && who <= (uint32_t)s->size && who != (uint32_t)s->rank + 1)
+        return ended & GAVE_UP ? say_gave_up(s, (int)who - 1, e)
+                               : say_gone(s, (int)who - 1, why->what, e);
+    for (int i = 0; i < why->count; i++) {
+        int rank = why->members[i];
+        /* It may have done its part and left in good order: only then has the word changed. */
+        if (is_gone(s, rank) && __atomic_load_n(&w->value, __ATOMIC_ACQUIRE) == old) {
+            set_abort(s, (uint32_t)rank + 1);
+            return say_gone(s, rank, why->what, e);
+        }
+    }
+    return 0;
+}
+
+/* ---- waiting ---- */
+
+static void futex_wait(uint32_t *word, uint32_t old, int ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    syscall(SYS_futex, word, FUTEX_WAIT, old, &t, NULL, 0);
+}
+
+void shm_publish(struct word *w, uint32_t value)
+{
+    __atomic_store_n(&w->value, value, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&w->sleepers, __ATOMIC_SEQ_CST))
+        syscall(SYS_futex, &w->value, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+static int changed(const struct word *w, uint32_t old)
+{
+    return __atomic_load_n(&w->value, __ATOMIC_ACQUIRE) != old;
+}
+
+static void pause_briefly(void)
+{
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#endif
+}
+
+static int spin(const struct word *w, uint32_t old)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    int64_t until = t.tv_sec * 1000000000LL + t.tv_nsec + SPIN_US * 1000LL;
+    for (;;) {
+        for (int i = 0; i < 64; i++) {
+            if (changed(w, old))
+                return 1;
+            pause_briefly();
+        }
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        if (t.tv_sec * 1000000000LL + t.tv_nsec > until)
+            return 0;
+    }
+}
+
+static uint64_t progress_of_all(const struct shm *s)
+{
+    uint64_t sum = 0;
+    for (int r = 0; r < s->size; r++)
+        sum += __atomic_load_n(&shm_rank(s, r)->progress, __ATOMIC_RELAXED);
+    return sum;
+}
+
+static int say_late(struct shm *s, const struct shm_wait *why, struct err *e)
+{
+    char where[96], list[64] = "";
+    say_where(s, why->what, where, sizeof where);
+    for (int i = 0, n = 0; i < why->count && n < 40; i++)
+        if (why->members[i] != s->rank)
+            n +=
+                snprintf(list + n, sizeof list - (size_t)n, "%s%d", n ? ", " : "", why->members[i]);
+    return err_set(e, ERR_TIMEOUT,
+                   "Rank %d waited %lld s %s for rank %s, and nothing moved in the gang.", s->rank,
+                   (long long)(s->deadline_us / 1000000), where, list);
+}
+
+static int sleep_until_change(struct shm *s, struct word *w, uint32_t old,
+                              const struct shm_wait *why, struct err *e)
+{
+    int64_t since = clock_boottime_us();
+    uint64_t progress = progress_of_all(s);
+    while (!changed(w, old)) {
+        __atomic_fetch_add(&w->sleepers, 1, __ATOMIC_SEQ_CST);
+        futex_wait(&w->value, old, TICK_MS);
+        __atomic_fetch_sub(&w->sleepers, 1, __ATOMIC_SEQ_CST);
+        if (changed(w, old))
+            break;
+        int r = look_round(s, w, old, why, e);
+        if (r < 0)
+            return r;
+        uint64_t now = progress_of_all(s);
+        if (now != progress)
+            since = clock_boottime_us();
+        progress = now;
+        if (clock_boottime_us() - since > s->deadline_us)
+            return say_late(s, why, e);
+    }
+    return 0;
+}
+
+int shm_wait_change(struct shm *s, struct word *w, uint32_t old, const struct shm_wait *why,
+                    struct err *e)
+{
+    if (changed(w, old) || (s->spin && spin(w, old)))
+        return 0;
+    return sleep_until_change(s, w, old, why, e);
+}
+
+/* ---- meeting ---- */
+
+static int bound_cpu(void)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) < 0 || CPU_COUNT(&set) != 1)
+        return -1;
+    for (int i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &set))
+            return i;
+    return -1;
+}
+
+/* 1 if each rank is bound to a core that no other rank has. */
+static int all_have_cores(const struct shm *s)
+{
+    for (int a = 0; a < s->size; a++)
+        for (int b = 0; b <= a; b++)
+            if (shm_rank(s, a)->cpu < 0 || (a != b && shm_rank(s, a)->cpu == shm_rank(s, b)->cpu))
+                return 0;
+    return 1;
+}
+
+static int introduce(struct shm *s, struct err *e)
+{
+    struct proc_identity me;
+    int r = proc_identify(getpid(), &me, e);
+    if (r < 0)
+        return r;
+    memcpy(s->boot_id, me.boot_id, sizeof me.boot_id);
+    struct shm_rank *mine = shm_rank(s, s->rank);
+    if (pid_of(s, s->rank) != 0)
+        return err_set(e, ERR_CONFLICT,
+                       "Rank %d has already come (pid %d): two processes were started for it.",
+                       s->rank, (int)pid_of(s, s->rank));
+    mine->start_time = me.start_time;
+    mine->cpu = bound_cpu();
+    __atomic_store_n(&mine->pid, me.pid, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&shm_head(s)->met.value, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &shm_head(s)->met.value, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    return 0;
+}
+
+static int all_have_come(const struct shm *s)
+{
+    for (int r = 0; r < s->size; r++)
+        if (pid_of(s, r) == 0)
+            return 0;
+    return 1;
+}
+
+static int say_missing(const struct shm *s, struct err *e)
+{
+    int missing = 0;
+    while (missing < s->size && pid_of(s, missing) != 0)
+        missing++;
+    return err_set(e, ERR_TIMEOUT, "Rank %d did not come within %lld s.", missing,
+                   (long long)(s->deadline_us / 1000000));
+}
+
+static int wait_for_peers(struct shm *s, const struct shm_wait *why, struct err *e)
+{
+    int64_t until = clock_boottime_us() + s->deadline_us;
+    struct word *met = &shm_head(s)->met;
+    while (!all_have_come(s)) {
+        uint32_t seen = __atomic_load_n(&met->value, __ATOMIC_ACQUIRE);
+        if (s->stop && *s->stop)
+            return err_set(e, ERR_UNAVAILABLE,
+                           "Rank %d was asked to stop before all ranks had come.", s->rank);
+        if (!all_have_come(s))
+            futex_wait(&met->value, seen, TICK_MS);
+        int r = look_round(s, met, __atomic_load_n(&met->value, __ATOMIC_ACQUIRE), why, e);
+        if (r < 0)
+            return r;
+        if (clock_boottime_us() > until)
+            return all_have_come(s) ? 0 : say_missing(s, e);
+    }
+    return 0;
+}
+
+int shm_meet(struct shm *s, struct err *e)
+{
+    CLEANUP(mem_freep) int *everyone = mem_alloc((size_t)s->size * sizeof *everyone);
+    for (int r = 0; r < s->size; r++)
+        everyone[r] = r;
+    struct shm_wait why = {.what = "meeting", .members = everyone, .count = s->size};
+    int r = introduce(s, e);
+    if (r == 0)
+        r = wait_for_peers(s, &why, e);
+    if (r == 0)
+        s->spin = all_have_cores(s);
+    return r;
+}
