@@ -1,0 +1,97 @@
+/* batch.c: gathering samples. On a device with the host's memory (ops.is_host) they go straight to
+ * their place; otherwise by way of a host buffer and one upload. */
+#include "trainer/batch.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+#define ROWS_AT_A_TIME 8
+
+static size_t target_elements(const struct dataset *set, int64_t max_rows)
+{
+    return set->target_type == TARGET_F32 ? (size_t)(max_rows * set->target_size) : 0;
+}
+
+size_t batch_bytes(const struct net *n, const struct dataset *set, int64_t max_rows)
+{
+    (void)n;
+    return target_elements(set, max_rows) * sizeof(float) + (size_t)max_rows * sizeof(int32_t);
+}
+
+static int allocate_targets(struct batch *b, const struct dataset *set, struct err *e)
+{
+    const struct ops *o = b->net->ops;
+    size_t rows = (size_t)b->max_rows, targets = target_elements(set, b->max_rows);
+    if (set->target_type == TARGET_CLASS)
+        b->classes = o->alloc(rows * sizeof *b->classes);
+    else
+        b->targets = o->alloc(targets * sizeof *b->targets);
+    if (!b->classes && !b->targets)
+        return err_set(e, ERR_UNAVAILABLE, "The %s device has no memory left for labels.", o->name);
+    if (!o->is_host) {
+        b->host_classes = mem_alloc(rows * sizeof *b->host_classes);
+        b->host_targets = mem_alloc(targets * sizeof *b->host_targets + 1);
+    }
+    return 0;
+}
+
+int batch_init(struct batch *b, const struct net *n, const struct dataset *set, int64_t max_rows,
+               struct err *e)
+{
+    *b = (struct batch){.net = n, .max_rows = max_rows, .feature_size = set->feature_size};
+    if (!n->ops->is_host && n->first == 0)
+        b->staging = mem_alloc((size_t)(max_rows * set->feature_size) * sizeof *b->staging);
+    return n->last == n->model->layer_count ? allocate_targets(b, set, e) : 0;
+}
+
+void batch_done(struct batch *b)
+{
+    if (b->net && b->net->ops) {
+        b->net->ops->release(b->classes);
+        b->net->ops->release(b->targets);
+    }
+    free(b->staging);
+    free(b->host_classes);
+    free(b->host_targets);
+    *b = (struct batch){0};
+}
+
+static void apply_folded(const struct net *n, int64_t elements, float *x)
+{
+    for (int l = 0; l < n->folded; l++) {
+        const struct layer *y = &n->model->layers[l];
+        if (y->type == LAYER_RESCALING)
+            n->ops->affine(elements, (float)y->scale, (float)y->offset, x, x);
+    }
+}
+
+void batch_features(struct batch *b, const struct items *items, int64_t begin, int64_t n, float *x)
+{
+    const struct ops *o = b->net->ops;
+    int64_t width = b->feature_size, most = o->is_host ? ROWS_AT_A_TIME : n;
+    for (int64_t at = 0; at < n; at += most) {
+        int64_t rows = n - at < most ? n - at : most;
+        float *to = x + at * width;
+        data_gather(items->set, items->ids + begin + at, rows, b->staging ? b->staging : to, NULL,
+                    NULL);
+        if (b->staging)
+            o->upload(to, b->staging, (size_t)(rows * width) * sizeof *to);
+        apply_folded(b->net, rows * width, to);
+    }
+}
+
+void batch_targets(struct batch *b, const struct items *items, int64_t begin, int64_t n)
+{
+    const struct ops *o = b->net->ops;
+    int32_t *classes = o->is_host ? b->classes : b->host_classes;
+    float *targets = o->is_host ? b->targets : b->host_targets;
+    data_gather(items->set, items->ids + begin, n, NULL, b->classes ? classes : NULL,
+                b->targets ? targets : NULL);
+    if (o->is_host)
+        return;
+    if (b->classes)
+        o->upload(b->classes, classes, (size_t)n * sizeof *classes);
+    else
+        o->upload(b->targets, targets, (size_t)(n * items->set->target_size) * sizeof *targets);
+}

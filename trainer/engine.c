@@ -1,0 +1,294 @@
+/* engine.c: setting a rank up, and the step. */
+#include "trainer/engine.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "trainer/weights.h"
+
+/* ---- setting up ---- */
+
+static int wants_shared_gradients(const struct engine *g)
+{
+    return g->mesh.data > 1 && !g->mesh.ensemble;
+}
+
+static size_t output_bytes(const struct engine *g, int64_t max_rows)
+{
+    const struct model *m = &g->job->model;
+    int64_t out = shape_elements(&m->layers[m->layer_count - 1].out);
+    return g->mesh.ensemble ? (size_t)(max_rows * out) * sizeof(float) : 0;
+}
+
+/* Every rank sizes the gang's memory for the largest stage, so that all agree. */
+static struct comm_shm_options shared_sizes(const struct engine *g, int64_t max_rows)
+{
+    size_t gradients = 0;
+    for (int s = 0; s < g->plan->pipeline && wants_shared_gradients(g); s++) {
+        size_t n =
+            net_elements(&g->job->model, g->plan->stage_first[s], g->plan->stage_first[s + 1]);
+        gradients = n > gradients ? n : gradients;
+    }
+    return (struct comm_shm_options){
+        .rank = g->mesh.rank,
+        .size = g->mesh.ranks,
+        .memory_bytes = gradients * sizeof(float) + output_bytes(g, max_rows) + 4096,
+        .message_bytes = stage_message_bytes(&g->job->model, g->plan, max_rows),
+        .stop = g->stop,
+    };
+}
+
+static int connect_peers(struct engine *g, int fd, int64_t max_rows, struct err *e)
+{
+    struct comm_shm_options o = shared_sizes(g, max_rows);
+    struct comm *world;
+    int r = comm_shm_open(fd, &o, &world, e);
+    if (r < 0)
+        return r;
+    g->memory_bytes += comm_shm_bytes(&o) / (size_t)g->mesh.ranks;
+    return mesh_connect(&g->mesh, world, e);
+}
+
+static int allocate_net(struct engine *g, struct err *e)
+{
+    struct net *n = &g->stage.net;
+    int states = optimizer_states(&g->job->optimizer);
+    void *gradients = NULL;
+    struct comm *w = g->mesh.world;
+    int r = 0;
+    if (wants_shared_gradients(g))
+        r = w->verbs->memory(w, n->elements * sizeof(float), &gradients, e);
+    g->memory_bytes += net_bytes(n, states, !gradients);
+    return r < 0 ? r : net_allocate(n, states, gradients, e);
+}
+
+static int allocate_merging(struct engine *g, struct err *e)
+{
+    struct comm *w = g->mesh.world;
+    void *outputs = NULL;
+    size_t bytes = output_bytes(g, g->stage.max_rows);
+    int r = bytes ? w->verbs->memory(w, bytes, &outputs, e) : 0;
+    g->outputs = outputs;
+    g->merged = g->stage.net.ops->alloc(sizeof *g->merged);
+    if (r == 0 && !g->merged)
+        r = err_set(e, ERR_UNAVAILABLE, "The device has no memory left.");
+    return r;
+}
+
+static int check_plan(const struct launch *l, int rank, struct err *e)
+{
+    const struct plan *p = &l->plan;
+    if (!l->spec || l->spec->command)
+        return err_set(e, ERR_INVALID, "The launch document has no training job.");
+    if (rank < 0 || rank >= p->ranks)
+        return err_set(e, ERR_INVALID, "There is no rank %d among %d.", rank, p->ranks);
+    if (p->ranks != p->data * p->pipeline || p->ranks > PLAN_MAX_RANKS || p->microbatches < 1 ||
+        p->stage_first[p->pipeline] != l->spec->model.layer_count)
+        return err_set(e, ERR_INVALID,
+                       "The plan does not fit together: %d ranks, a mesh of %d x %d, "
+                       "%d micro-batches.",
+                       p->ranks, p->data, p->pipeline, p->microbatches);
+    return 0;
+}
+
+static int build_stage(struct engine *g, struct err *e)
+{
+    const struct dataset *set = &g->prepared.train;
+    int r = allocate_net(g, e);
+    if (r == 0)
+        r = stage_init(&g->stage, g->job, g->plan, &g->mesh, set, e);
+    if (r == 0)
+        r = allocate_merging(g, e);
+    if (r == 0)
+        g->memory_bytes += stage_bytes(&g->stage, set);
+    return r;
+}
+
+int engine_open(struct engine *g, const struct launch *l, int rank, const struct engine_fds *fds,
+                const volatile int *stop, struct err *e)
+{
+    *g = (struct engine){.launch = l, .job = l->spec, .plan = &l->plan, .stop = stop};
+    int r = check_plan(l, rank, e);
+    if (r < 0)
+        return r;
+    mesh_place(&g->mesh, g->plan, rank);
+    if ((r = data_map(fds->data, &g->prepared, e)) < 0)
+        return r;
+    const int *first = &g->plan->stage_first[g->mesh.stage];
+    r = net_init(&g->stage.net, g->job, &ops_cpu, first[0], first[1], e);
+    if (r == 0)
+        r = connect_peers(g, fds->gang,
+                          stage_max_rows(g->job, g->plan, &g->mesh, &g->prepared.train), e);
+    if (r == 0)
+        r = build_stage(g, e);
+    if (r < 0)
+        return r;
+    share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh);
+    g->steps = share_steps(&g->share);
+    g->members = g->mesh.ensemble ? g->mesh.data : 1;
+    g->tallies = mem_zalloc((size_t)g->mesh.ranks * sizeof *g->tallies);
+    g->seen = mem_zalloc((size_t)g->members * sizeof *g->seen);
+    return weights_start(g, e);
+}
+
+void engine_close(struct engine *g)
+{
+    share_done(&g->share);
+    if (g->stage.net.ops)
+        g->stage.net.ops->release(g->merged);
+    stage_done(&g->stage);
+    mesh_done(&g->mesh);
+    data_unmap(&g->prepared);
+    free(g->tallies);
+    free(g->seen);
+    *g = (struct engine){0};
+}
+
+void engine_begin_epoch(struct engine *g, int64_t epoch)
+{
+    share_epoch(&g->share, epoch);
+    for (int m = 0; m < g->members; m++)
+        g->seen[m] = (struct figures){0};
+}
+
+/* ---- agreeing ---- */
+
+int engine_exchange(struct engine *g, const struct tally *mine, struct err *e)
+{
+    struct comm *w = g->mesh.world;
+    return w->verbs->exchange(w, mine, sizeof *mine, g->tallies, e);
+}
+
+static void add_figures(struct figures *to, const struct loss_sums *sums, double items)
+{
+    to->sums.loss += sums->loss;
+    to->sums.accuracy += sums->accuracy;
+    to->sums.mae += sums->mae;
+    to->items += items;
+}
+
+struct figures engine_sum(const struct engine *g, int member)
+{
+    struct figures f = {0};
+    for (int r = 0; r < g->mesh.ranks; r++)
+        if (member < 0 || r == member)
+            add_figures(&f, &g->tallies[r].sums, g->tallies[r].items);
+    return f;
+}
+
+static int check_finite(struct engine *g, struct err *e)
+{
+    for (int r = 0; r < g->mesh.ranks; r++) {
+        const struct tally *t = &g->tallies[r];
+        int bad_loss = !isfinite(t->sums.loss);
+        if (!bad_loss && isfinite(t->squares))
+            continue;
+        g->code = bad_loss ? "loss_not_finite" : "gradient_not_finite";
+        return err_set(e, ERR_INVALID,
+                       "The %s of step %lld is not finite on rank %d (%g). A lower learning_rate, "
+                       "global_clipnorm, or data scaled to about 1 may help.",
+                       bad_loss ? "loss" : "gradient", (long long)g->step + 1, r,
+                       bad_loss ? t->sums.loss : t->squares);
+    }
+    return 0;
+}
+
+/* ---- the step ---- */
+
+static int train_share(struct engine *g, const struct items *items, struct err *e)
+{
+    struct buckets b;
+    buckets_start(&b, &g->stage.net, &g->mesh);
+    struct layers_hook hook = {.done = buckets_layer_done, .context = &b};
+    int r = stage_train(&g->stage, items, g->step + 1, b.replicas ? &hook : NULL, e);
+    return r < 0 ? r : buckets_finish(&b, e);
+}
+
+static void take_tally(struct engine *g, const struct items *items, struct tally *ret)
+{
+    const struct net *n = &g->stage.net;
+    int is_last = g->mesh.stage == g->mesh.stages - 1;
+    *ret = (struct tally){.sums = stage_take_sums(&g->stage, g->stage.sums),
+                          .items = is_last ? (double)items->count : 0.0,
+                          .stop = g->stop && *g->stop};
+    if (g->mesh.data_rank == 0 || g->mesh.ensemble)
+        n->ops->sum_squares(n->elements, n->gradients, &ret->squares);
+}
+
+/* The norm of the mean gradient: of all stages, or of this member. */
+static double norm_of(const struct engine *g, int member)
+{
+    double squares = 0, items = engine_sum(g, member).items;
+    for (int r = 0; r < g->mesh.ranks; r++)
+        if (member < 0 || r == member)
+            squares += g->tallies[r].squares;
+    return items > 0 ? sqrt(squares) / items : 0;
+}
+
+/* An ensemble's: the mean over its members, weighted by their items, as the loss is. */
+static double reported_norm(const struct engine *g)
+{
+    double sum = 0, items = 0;
+    if (!g->mesh.ensemble)
+        return norm_of(g, -1);
+    for (int m = 0; m < g->members; m++) {
+        sum += norm_of(g, m) * g->tallies[m].items;
+        items += g->tallies[m].items;
+    }
+    return items > 0 ? sum / items : 0;
+}
+
+static void update(struct engine *g, double rate)
+{
+    const struct optimizer *o = &g->job->optimizer;
+    int member = g->mesh.ensemble ? g->mesh.rank : -1;
+    double items = engine_sum(g, member).items;
+    if (items == 0) /* a member whose shard has none in this batch */
+        return;
+    double clip = optimizer_clip(o, norm_of(g, member));
+    optimizer_update(o, &g->stage.net, rate, ++g->updates, clip / items);
+}
+
+static void remember_seen(struct engine *g)
+{
+    for (int m = 0; m < g->members; m++) {
+        struct figures f = engine_sum(g, g->mesh.ensemble ? m : -1);
+        add_figures(&g->seen[m], &f.sums, f.items);
+    }
+}
+
+static int any_stop(const struct engine *g)
+{
+    for (int r = 0; r < g->mesh.ranks; r++)
+        if (g->tallies[r].stop)
+            return 1;
+    return 0;
+}
+
+int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret, struct err *e)
+{
+    struct items items;
+    struct tally mine;
+    *g->mesh.world->step = g->step + 1;
+    share_items(&g->share, step_in_epoch, &items);
+    int r = train_share(g, &items, e);
+    if (r < 0)
+        return r;
+    take_tally(g, &items, &mine);
+    if ((r = engine_exchange(g, &mine, e)) < 0 || (r = check_finite(g, e)) < 0)
+        return r;
+    double rate = optimizer_rate(&g->job->optimizer, g->step);
+    update(g, rate);
+    remember_seen(g);
+    struct figures all = engine_sum(g, -1);
+    g->step++;
+    *ret = (struct step_result){
+        .loss = all.sums.loss / all.items,
+        .grad_norm = reported_norm(g),
+        .learning_rate = rate,
+        .items = (int64_t)all.items,
+        .stop = any_stop(g),
+    };
+    return 0;
+}

@@ -1,0 +1,94 @@
+/* engine.h: one rank of a training run: its slice of the model, its share of the data, its peers.
+ *
+ * Everything that could differ between ranks is agreed on once per step, in one exchange of
+ * tallies: loss and metric sums, items, squared gradients, the wish to stop. Each rank adds them
+ * up in rank order and so decides the same: whether the loss is finite, how far to clip, whether
+ * to stop.
+ *
+ * Gradients, losses and metrics are sums until the tally, then divided once, by the global count of
+ * items. An ensemble's members divide by their own counts and share nothing but the tally.
+ */
+#ifndef TRAINYARD_TRAINER_ENGINE_H
+#define TRAINYARD_TRAINER_ENGINE_H
+
+#include "spec/launch.h"
+#include "trainer/data.h"
+#include "trainer/mirrored.h"
+#include "trainer/optimizer.h"
+#include "trainer/stage.h"
+
+/* What one rank has to say after a step or an evaluation. */
+struct tally {
+    struct loss_sums sums; /* of last stages; zero from others */
+    double items;          /* behind the sums */
+    double squares;        /* of the summed gradients; each distinct parameter counts once */
+    int64_t stop;          /* this rank was asked to stop */
+};
+
+/* Sums over items; divide by items. */
+struct figures {
+    struct loss_sums sums;
+    double items;
+};
+
+struct engine {
+    const struct launch *launch;
+    const struct job_spec *job;
+    const struct plan *plan;
+    struct mesh mesh;
+    struct prepared prepared;
+    struct share share;
+    struct stage stage;
+    struct tally *tallies;    /* [ranks] */
+    struct figures *seen;     /* [members]: this epoch's training, as seen */
+    int members;              /* 1 unless an ensemble */
+    float *outputs;           /* of an ensemble: [max_rows, out], where predictions are merged */
+    struct loss_sums *merged; /* device */
+    int64_t step, steps;      /* done; in all */
+    int64_t updates;          /* done by this rank */
+    size_t memory_bytes;      /* all that this rank will ever use, but for the shared data set */
+    const volatile int *stop;
+    const char
+        *code; /* what a failure is called, where the error's code says too little; or NULL */
+};
+
+/* Where the outside is reached: docs/protocols.md section 4. */
+struct engine_fds {
+    int report, gang, data;
+};
+
+/* Sets up everything, meets the peers, and gives the parameters their start values. On failure
+ * the engine is half-built: engine_close() it. */
+int engine_open(struct engine *g, const struct launch *l, int rank, const struct engine_fds *fds,
+                const volatile int *stop, struct err *e);
+void engine_close(struct engine *g);
+
+void engine_begin_epoch(struct engine *g, int64_t epoch); /* from 1 */
+
+struct step_result {
+    double loss, grad_norm, learning_rate;
+    int64_t items;
+    int stop; /* some rank was asked to stop: all see it at the same step */
+};
+/* One optimiser step on global batch `step_in_epoch` (from 0). A loss or gradient that is not
+ * finite is ERR_INVALID, before any parameter changes. */
+int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret, struct err *e);
+
+/* Means over items, NaN where there is nothing to tell. */
+struct epoch_figures {
+    double loss, accuracy, mae;
+    double val_loss, val_accuracy, val_mae;
+};
+struct epoch_result {
+    int has_validation;
+    struct epoch_figures all;
+    struct epoch_figures *members; /* [engine.members] of an ensemble, else NULL; owned by caller */
+};
+/* Evaluates, and takes the figures of the epoch (evaluate.c). */
+int engine_end_epoch(struct engine *g, struct epoch_result *ret, struct err *e);
+
+/* Rank order sums of all ranks' tallies, or of one member's. */
+int engine_exchange(struct engine *g, const struct tally *mine, struct err *e);
+struct figures engine_sum(const struct engine *g, int member); /* -1: all */
+
+#endif

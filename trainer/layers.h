@@ -1,0 +1,66 @@
+/* layers.h: forward and backward through a slice of the model, for one micro-batch.
+ *
+ * A frame holds what one micro-batch keeps between its forward and its backward pass; a rank has
+ * as many frames as it has micro-batches in flight. All buffers are sized once for the largest
+ * micro-batch.
+ */
+#ifndef TRAINYARD_TRAINER_LAYERS_H
+#define TRAINYARD_TRAINER_LAYERS_H
+
+#include <stdint.h>
+
+#include "trainer/net.h"
+
+struct frame_slot {
+    float *own;  /* the layer's output buffer, NULL where it only passes its input on */
+    float *kept; /* pre-activation, or statistics of a normalisation; NULL where not needed */
+    float *y;    /* where the output of the last forward pass lies */
+};
+
+struct frame {
+    int64_t rows;     /* items of the micro-batch now in it */
+    int64_t position; /* of its first item in the global batch */
+    float *x;         /* [rows, elements of the slice's input] */
+    float *memory;    /* one allocation, x included */
+    struct frame_slot *slots;
+};
+
+/* Gradients on their way down: two buffers, each wide enough for every layer of the slice. */
+struct frame_work {
+    float *buffer[2];
+};
+
+struct frame_pass {
+    int training; /* 0: dropout does nothing */
+    uint64_t seed;
+    int64_t step;
+};
+
+size_t frame_bytes(const struct net *n, int64_t max_rows);
+int frame_init(struct frame *f, const struct net *n, int64_t max_rows, struct err *e);
+void frame_done(struct frame *f, const struct net *n);
+
+size_t frame_work_bytes(const struct net *n, int64_t max_rows);
+int frame_work_init(struct frame_work *w, const struct net *n, int64_t max_rows, struct err *e);
+void frame_work_done(struct frame_work *w, const struct net *n);
+
+/* From f->x to the slice's output [rows, out], which is returned and stays in the frame. */
+float *layers_forward(const struct net *n, struct frame *f, const struct frame_pass *p);
+
+/* Called after the gradients of a layer are complete in this pass; an error ends the pass. */
+struct layers_hook {
+    int (*done)(void *context, int layer, struct err *e);
+    void *context;
+};
+
+/* From the gradient of the output, in w->buffer[0], to the gradients of all parameters (beta 0
+ * writes, 1 adds) and of the slice's input: *ret_dx, NULL in the first slice, where nobody wants
+ * it. `hook` (may be NULL) is called for each layer from the last down to net.lowest. */
+int layers_backward(const struct net *n, struct frame *f, struct frame_work *w,
+                    const struct frame_pass *p, float beta, const struct layers_hook *hook,
+                    float **ret_dx, struct err *e);
+
+/* What the net predicts: the fused activation, applied in place to the output [rows, out]. */
+void layers_predict(const struct net *n, int64_t rows, float *out);
+
+#endif

@@ -1,0 +1,85 @@
+/* optimizer.c: one pass over the flat arenas, in as few runs as weight decay allows. */
+#include "trainer/optimizer.h"
+
+#include <math.h>
+
+int optimizer_states(const struct optimizer *o)
+{
+    switch (o->kind) {
+    case OPTIMIZER_ADAM:
+    case OPTIMIZER_ADAMW: return 2;
+    case OPTIMIZER_SGD: return o->momentum != 0.0;
+    case OPTIMIZER__MAX: break;
+    }
+    return 0;
+}
+
+double optimizer_rate(const struct optimizer *o, int64_t step)
+{
+    if (o->schedule != SCHEDULE_COSINE)
+        return o->learning_rate;
+    if (step < o->warmup_steps)
+        return o->learning_rate * (double)(step + 1) / (double)o->warmup_steps;
+    double share = (double)(step - o->warmup_steps) / (double)(o->decay_steps - o->warmup_steps);
+    double cosine = 0.5 * (1.0 + cos(M_PI * fmin(share, 1.0)));
+    return o->learning_rate * (o->alpha + (1.0 - o->alpha) * cosine);
+}
+
+double optimizer_clip(const struct optimizer *o, double norm)
+{
+    return o->global_clipnorm > 0.0 && norm > o->global_clipnorm ? o->global_clipnorm / norm : 1.0;
+}
+
+static int decays(const struct optimizer *o, const struct net_tensor *t)
+{
+    return o->kind == OPTIMIZER_ADAMW && (t->spec->is_matrix || !o->decay_matrices_only);
+}
+
+static void adam(const struct optimizer *o, struct net *n, double rate, int64_t update,
+                 double scale, size_t begin, size_t end, int decay)
+{
+    double correction =
+        sqrt(1.0 - pow(o->beta_2, (double)update)) / (1.0 - pow(o->beta_1, (double)update));
+    struct elem_adam a = {
+        .rate = (float)(rate * correction),
+        .beta_1 = (float)o->beta_1,
+        .rest_1 = (float)(1.0 - o->beta_1),
+        .beta_2 = (float)o->beta_2,
+        .rest_2 = (float)(1.0 - o->beta_2),
+        .epsilon = (float)o->epsilon,
+        .scale = (float)scale,
+        .decay = decay ? (float)(1.0 - rate * o->weight_decay) : 1.0f,
+    };
+    n->ops->adam(&a, end - begin, n->gradients + begin, n->parameters + begin, n->state[0] + begin,
+                 n->state[1] + begin);
+}
+
+static void sgd(const struct optimizer *o, struct net *n, double rate, double scale)
+{
+    struct elem_sgd a = {
+        .rate = (float)rate,
+        .momentum = (float)o->momentum,
+        .scale = (float)scale,
+        .nesterov = o->nesterov,
+    };
+    n->ops->sgd(&a, n->elements, n->gradients, n->parameters, n->state[0]);
+}
+
+void optimizer_update(const struct optimizer *o, struct net *n, double rate, int64_t update,
+                      double scale)
+{
+    if (o->kind == OPTIMIZER_SGD) {
+        sgd(o, n, rate, scale);
+        return;
+    }
+    for (int t = 0, first = 0; t < n->tensor_count; t++) {
+        int last_of_run = t + 1 == n->tensor_count ||
+                          decays(o, &n->tensors[t + 1]) != decays(o, &n->tensors[first]);
+        if (!last_of_run)
+            continue;
+        size_t end = t + 1 < n->tensor_count ? n->tensors[t + 1].offset : n->elements;
+        adam(o, n, rate, update, scale, n->tensors[first].offset, end,
+             decays(o, &n->tensors[first]));
+        first = t + 1;
+    }
+}

@@ -1,0 +1,50 @@
+/* share.h: which samples a rank takes in each step. A function of (seed, epoch, step) and of the
+ * rank's place, so every rank knows all it needs without asking.
+ *
+ * Data parallel: global batch k of an epoch is ids [k B, (k + 1) B) of the epoch's order, the last
+ * one smaller; a data rank takes its slice of it, which may be empty.
+ *
+ * Ensemble: member s of S owns the samples with id % S == s, and has an order of its own by
+ * (seed + s, epoch). After global step k it has seen as many of them as lie among the first
+ * min((k + 1) B, N) ids; so a member's batch is its share of the global batch (B / S where S
+ * divides B), each of its samples comes once an epoch, and all members make the same number of
+ * steps.
+ */
+#ifndef TRAINYARD_TRAINER_SHARE_H
+#define TRAINYARD_TRAINER_SHARE_H
+
+#include <stdint.h>
+
+#include "spec/job.h"
+#include "trainer/data.h"
+#include "trainer/mesh.h"
+
+/* Samples to work on. */
+struct items {
+    const struct dataset *set;
+    const int64_t *ids;
+    int64_t count;
+    int64_t position; /* of ids[0] in the global (for an ensemble: the member's) batch */
+};
+
+struct share {
+    const struct dataset *set;
+    const struct fit *fit;
+    int data_rank, data, ensemble;
+    int64_t batch, steps_per_epoch;
+    int64_t *ids; /* the epoch's order; owned */
+    int64_t own;  /* how many of them: all samples, or the member's */
+};
+
+void share_init(struct share *s, const struct dataset *set, const struct fit *fit,
+                const struct mesh *m);
+void share_done(struct share *s);
+void share_epoch(struct share *s, int64_t epoch);                                  /* from 1 */
+void share_items(const struct share *s, int64_t step_in_epoch, struct items *ret); /* from 0 */
+int64_t share_global_items(const struct share *s, int64_t step_in_epoch);
+int64_t share_steps(const struct share *s); /* of the whole run */
+
+/* The most items that any rank takes in one step. */
+int64_t share_most(const struct dataset *set, const struct fit *fit, const struct mesh *m);
+
+#endif

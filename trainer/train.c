@@ -1,0 +1,156 @@
+/* train.c: a training run on one page. */
+#include "trainer/train.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "trainer/report.h"
+#include "trainer/weights.h"
+
+/* ---- the run ---- */
+
+static int run_epoch(struct engine *g, struct report *out, int64_t epoch, int *ret_stopped,
+                     struct err *e)
+{
+    int64_t began = clock_boottime_us();
+    struct step_result s = {0};
+    struct epoch_result x;
+    engine_begin_epoch(g, epoch);
+    for (int64_t k = 0; k < g->share.steps_per_epoch && g->step < g->steps; k++) {
+        int r = engine_step(g, k, &s, e);
+        if (r == 0 && g->mesh.rank == 0)
+            r = report_step(out, g->step, epoch, &s, e);
+        if (r < 0)
+            return r;
+        if (s.stop && g->step < g->steps) {
+            *ret_stopped = 1;
+            return 0;
+        }
+    }
+    int r = report_flush(out, e);
+    if (r == 0)
+        r = engine_end_epoch(g, &x, e);
+    if (r < 0)
+        return r;
+    if (g->mesh.rank == 0)
+        r = report_epoch(out, g, epoch, &x, (double)(clock_boottime_us() - began) * 1e-6, e);
+    free(x.members);
+    return r;
+}
+
+static int save(struct engine *g, struct report *out, struct err *e)
+{
+    char name[WEIGHTS_NAME_SIZE];
+    int r = weights_save(g, e);
+    for (int i = 0; r == 0 && g->mesh.rank == 0 && weights_artifact(g, i, name); i++) {
+        struct stat st;
+        r = stat(name, &st) < 0 ? err_errno(e, "cannot see the artifact %s", name)
+                                : report_artifact(out, name, st.st_size, e);
+    }
+    return r;
+}
+
+static int run(struct engine *g, struct report *out, int *ret_stopped, struct err *e)
+{
+    int r = report_ready(out, g->memory_bytes, e);
+    if (r == 0)
+        r = g->mesh.world->verbs->barrier(g->mesh.world, e);
+    if (r == 0 && g->mesh.rank == 0)
+        r = report_start(out, g, e);
+    for (int64_t epoch = 1; r == 0 && !*ret_stopped && g->step < g->steps; epoch++)
+        r = run_epoch(g, out, epoch, ret_stopped, e);
+    return r < 0 ? r : save(g, out, e);
+}
+
+/* ---- how it ended ---- */
+
+struct ending {
+    const char *outcome, *code;
+    int status;
+};
+
+static struct ending ending_of(const struct err *e, const char *code)
+{
+    switch (e->code) {
+    case ERR_PEER: return (struct ending){"failed", "peer_lost", TRAIN_RETRY};
+    case ERR_TIMEOUT: return (struct ending){"failed", "peer_silent", TRAIN_RETRY};
+    case ERR_NO_SPACE: return (struct ending){"failed", "disk_full", TRAIN_RETRY};
+    case ERR_IO: return (struct ending){"failed", code ? code : "io_error", TRAIN_RETRY};
+    case ERR_UNAVAILABLE: return (struct ending){"failed", "out_of_memory", TRAIN_PERMANENT};
+    case ERR_INTERNAL: return (struct ending){"failed", "internal", TRAIN_PERMANENT};
+    default: return (struct ending){"failed", code ? code : "invalid", TRAIN_PERMANENT};
+    }
+}
+
+/* A rank that fails by itself tells the others, who would wait for it in vain. */
+static void tell_peers(struct engine *g, const struct err *e)
+{
+    if (g->mesh.world && e->code != ERR_PEER)
+        g->mesh.world->verbs->give_up(g->mesh.world, e->text);
+}
+
+/* The verdict's ending and reason. Being asked to stop while the others still come is no failure.
+ */
+static struct ending judge(int r, int met, int stopped, const volatile int *stop, const char *code,
+                           struct err *e)
+{
+    if (r == 0 && !stopped) {
+        err_set(e, ERR_OK, "All steps are done.");
+        return (struct ending){"done", "done", TRAIN_DONE};
+    }
+    if (r == 0)
+        err_set(e, ERR_OK, "The gang was asked to stop; its weights are written.");
+    if (r == 0 || (!met && stop && *stop))
+        return (struct ending){"stopped", "stopped", TRAIN_DONE};
+    return ending_of(e, code);
+}
+
+int train_rank(const struct launch *l, int rank, const struct engine_fds *fds,
+               const volatile int *stop)
+{
+    struct engine g;
+    struct report out;
+    struct err e = {0}, late;
+    int stopped = 0;
+    report_init(&out, fds->report, rank);
+    int r = engine_open(&g, l, rank, fds, stop, &e);
+    if (r == 0)
+        r = run(&g, &out, &stopped, &e);
+    if (r < 0)
+        tell_peers(&g, &e);
+    struct ending end = judge(r, g.mesh.world != NULL, stopped, stop, g.code, &e);
+    if (report_verdict(&out, end.outcome, end.code, e.text, &late) < 0 && end.status == TRAIN_DONE)
+        end.status = TRAIN_RETRY;
+    engine_close(&g);
+    report_done(&out);
+    return end.status;
+}
+
+/* ---- preparing ---- */
+
+int train_prepare(const struct launch *l, const struct engine_fds *fds)
+{
+    struct data_roots roots = {.paths = (const char *const *)l->data_roots,
+                               .count = l->data_root_count};
+    struct report out;
+    struct prepared p = {0};
+    struct err e = {0};
+    int64_t began = clock_boottime_us();
+    report_init(&out, fds->report, -1);
+    int r = l->spec && !l->spec->command
+                ? data_prepare(l->spec, &roots, fds->data, &e)
+                : err_set(&e, ERR_INVALID, "The launch document has no training job.");
+    if (r == 0)
+        r = data_map(fds->data, &p, &e);
+    if (r == 0)
+        r = report_prepared(&out, &p, l->spec, (double)(clock_boottime_us() - began) * 1e-6, &e);
+    struct ending end = {"done", "done", TRAIN_DONE};
+    if (r < 0) {
+        end = ending_of(&e, "data_invalid");
+        report_verdict(&out, end.outcome, end.code, e.text, NULL);
+    }
+    data_unmap(&p);
+    report_done(&out);
+    return end.status;
+}
