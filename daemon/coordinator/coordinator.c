@@ -385,10 +385,10 @@ int coordinator_end_turn(struct service *c, struct err *e)
             *e = failure;
         return rc;
     }
-    if (c->rebuild) {
-        rc = rebuild(c, e);
-        if (rc != 0)
-            return rc;
+    if (c->rebuild && (rc = rebuild(c, e)) != 0) {
+        c->rebuild = 1; /* on a full disk even reading may fail; the next turn tries again */
+        c->try_place = 0;
+        return rc == ERR_NO_SPACE ? 0 : rc;
     }
     wake_due(c);
     return 0;

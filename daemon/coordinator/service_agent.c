@@ -34,6 +34,7 @@ struct sync {
     int64_t wait_ms, seen, wall_us;
     const json_t *devices, *attempts;
     int rebooted;
+    int late;        /* an older request than the newest that was applied */
     int has_reports; /* the agent waits for a report offset */
     int64_t wish_before;
 };
@@ -357,7 +358,8 @@ static int apply(struct sync *s, int devices_changed, struct err *e)
     rc = update_node(s, devices_changed, e);
     if (rc == 0)
         rc = node_speaks(s, e);
-    if (rc == 0 && !is_late(s)) {
+    s->late = is_late(s);
+    if (rc == 0 && !s->late) {
         s->node->body_wall_us = s->wall_us;
         rc = take_attempts(s, e);
     }
@@ -369,7 +371,7 @@ static int apply(struct sync *s, int devices_changed, struct err *e)
 }
 
 /* ---- answering ---- */
-static int answer(struct sync *s, uint64_t ticket, int may_park, struct service_reply *r)
+static int answer(struct sync *s, uint64_t ticket, int fresh, struct service_reply *r)
 {
     struct service *c = s->service;
     struct node *n = s->node;
@@ -377,15 +379,15 @@ static int answer(struct sync *s, uint64_t ticket, int may_park, struct service_
     json_t *body;
     uint64_t sum;
     int more;
-    int rc = wanted_answer(c, n, s->attempts, &body, &sum, &more, &e);
+    int rc = wanted_answer(c, n, s->attempts, fresh && !s->late, &body, &sum, &more, &e);
     if (rc != 0)
         return coordinator_store_failed(c, &e, r);
-    if (may_park && sum != n->forget_sum) {
+    if (fresh && sum != n->forget_sum) {
         n->forget_sum = sum;
         coordinator_wish(c, n);
         json_object_set_new(body, "seen", json_integer(n->wish));
     }
-    if (may_park && s->wait_ms > 0 && s->seen == n->wish && !s->has_reports && !more) {
+    if (fresh && s->wait_ms > 0 && s->seen == n->wish && !s->has_reports && !more) {
         json_decref(body);
         uint64_t before = n->ticket;
         n->ticket = ticket;

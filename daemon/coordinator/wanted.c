@@ -95,6 +95,7 @@ struct wanted {
     struct service *service;
     const struct node *node;
     const json_t *observed;
+    int fresh;
     json_t *list;
     int launches;
     int more;
@@ -181,7 +182,7 @@ static int add_ended(struct wanted *w, const json_t *o, struct err *e)
     if (rc != 0)
         return rc == ERR_NOT_FOUND ? 0 : rc;
     int ours = strcmp(a.node, w->node->name) == 0, done = strcmp(state, "ended") == 0;
-    if (ours && (a.state == ATTEMPT_ENDED || epoch != a.epoch)) {
+    if (ours && (done || w->fresh) && (a.state == ATTEMPT_ENDED || epoch != a.epoch)) {
         mix(w, id, (uint64_t)done);
         if (done)
             json_array_append_new(w->list, json_pack("{s:s, s:I, s:s}", "attempt", id, "epoch",
@@ -193,10 +194,11 @@ static int add_ended(struct wanted *w, const json_t *o, struct err *e)
     return 0;
 }
 
-int wanted_answer(struct service *c, struct node *n, const json_t *observed, json_t **ret,
-                  uint64_t *ret_sum, int *ret_more, struct err *e)
+int wanted_answer(struct service *c, struct node *n, const json_t *observed, int fresh,
+                  json_t **ret, uint64_t *ret_sum, int *ret_more, struct err *e)
 {
-    struct wanted w = {.service = c, .node = n, .observed = observed, .list = json_array()};
+    struct wanted w = {
+        .service = c, .node = n, .observed = observed, .fresh = fresh, .list = json_array()};
     int rc = add_all_live(&w, e);
     for (size_t i = 0; i < json_array_size(observed) && rc == 0; i++)
         rc = add_ended(&w, json_array_get(observed, i), e);

@@ -580,6 +580,20 @@ static void a_late_request_changes_nothing(void **state)
     assert_int_equal(free_devices(), 2);
 }
 
+static void a_parked_request_stops_nothing_by_its_old_list(void **state)
+{
+    (void)state;
+    hello();
+    CLEANUP(mem_freep) char *id = new_job(JOB(1, ""));
+    json_auto_t *w = wanted_for(id);
+    json_decref(say(status(w, "running", NULL)));
+    json_t *parked = sync_body("boot-1", status(w, "running", NULL), 10000);
+    assert_null(send_body(json_incref(parked), 6, 0, 0));
+    json_decref(say(status(w, "ended", exit_of("done", "done"))));
+    json_auto_t *answer = send_body(parked, 6, 1, 200);
+    assert_int_equal(json_array_size(answer), 0);
+}
+
 static void nothing_is_lost_by_a_restart(void **state)
 {
     (void)state;
@@ -833,6 +847,7 @@ int main(void)
         TEST(a_reboot_ends_what_ran),
         TEST(an_attempt_that_the_node_forgot),
         TEST(a_late_request_changes_nothing),
+        TEST(a_parked_request_stops_nothing_by_its_old_list),
         TEST(nothing_is_lost_by_a_restart),
         TEST(keys),
         TEST(wrong_documents),
