@@ -95,8 +95,10 @@ static void keep_number(struct csv_reader *c, double value)
     if (c->column - 1 > c->need->feature_size)
         return; /* too many columns: only their count matters now */
     if (c->column > c->row_room) {
-        c->row_room = c->row_room ? 2 * c->row_room : 64;
-        c->row = mem_realloc(c->row, (size_t)c->row_room * sizeof *c->row);
+        int64_t room = c->row_room ? 2 * c->row_room : 64;
+        c->row = mem_realloc(c->row, (size_t)room * sizeof *c->row);
+        memset(c->row + c->row_room, 0, (size_t)(room - c->row_room) * sizeof *c->row);
+        c->row_room = room;
     }
     c->row[c->column - 1] = value;
 }

@@ -276,7 +276,7 @@ int data_read_idx(struct data_stream *images, struct data_stream *labels,
                   const struct data_need *need, struct data_out *o, struct data_split *ret,
                   struct err *e)
 {
-    struct idx x, y;
+    struct idx x = {0}, y = {0};
     int r = open_idx(images, &x, e);
     if (r == 0)
         r = open_idx(labels, &y, e);

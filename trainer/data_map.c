@@ -139,11 +139,9 @@ void data_gather(const struct dataset *d, const int64_t *ids, int64_t n, float *
 {
     if (x)
         gather_features(d, ids, n, x);
-    for (int64_t i = 0; (classes || targets) && i < n; i++) {
-        if (d->target_type == TARGET_CLASS)
-            classes[i] = d->classes[ids[i]];
-        else
-            memcpy(targets + i * d->target_size, d->targets + ids[i] * d->target_size,
-                   (size_t)d->target_size * sizeof *targets);
-    }
+    for (int64_t i = 0; d->target_type == TARGET_CLASS && classes && i < n; i++)
+        classes[i] = d->classes[ids[i]];
+    for (int64_t i = 0; d->target_type == TARGET_F32 && targets && i < n; i++)
+        memcpy(targets + i * d->target_size, d->targets + ids[i] * d->target_size,
+               (size_t)d->target_size * sizeof *targets);
 }
