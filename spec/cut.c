@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "spec/job_decode.h"
 
-/* Layers that stay together: one with parameters and those without that follow it (the first group
+/* Layers that stay together: one with work and those without that follow it (the first group
  * has those before it too). */
 struct groups {
     int count;
@@ -29,7 +29,7 @@ static void groups_make(const struct model *m, struct groups *g)
                          .total = mem_zalloc(n * sizeof(double))};
     for (int i = 0; i < m->layer_count; i++) {
         const struct layer *l = &m->layers[i];
-        if (l->parameters > 0 && g->count++ > 0) {
+        if (layer_has_work(l) && g->count++ > 0) {
             g->first[g->count - 1] = i;
             g->total[g->count] = g->total[g->count - 1];
         }
@@ -122,7 +122,7 @@ int plan_cut(const struct job_spec *job, int stages, int *ret_stage_first, struc
     }
     if (stages > most)
         return err_set(e, ERR_INVALID,
-                       "the model has %d layer%s with parameters, so it can be cut into at most %d "
+                       "the model has %d layer%s with work, so it can be cut into at most %d "
                        "stage%s, not %d",
                        most, most == 1 ? "" : "s", most, most == 1 ? "" : "s", stages);
     struct groups g;

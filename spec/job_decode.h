@@ -26,7 +26,10 @@ void check_training(struct decoding *d, const struct job_spec *s, const json_t *
 void check_strategy(struct decoding *d, const struct job_spec *s, const json_t *doc,
                     const struct where *at);
 
-/* Layers with parameters: what a pipeline can have as stages. */
+/* Whether a layer has work enough to be a stage: parameters, or a pass of its own over its input
+ * (rescaling). What only follows another layer (activation, dropout, flatten, reshape) has not. */
+int layer_has_work(const struct layer *l);
+/* How many do: the most stages that a pipeline can have. */
 int model_work_layers(const struct model *m);
 
 #endif

@@ -68,11 +68,12 @@ int plan_from_json(const json_t *doc, struct plan *ret, struct err *e);
 int64_t plan_memory(const struct job_spec *job, const struct plan *p);
 
 /* Cuts the layers into `stages` contiguous stages, minimising the dearest stage's forward plus
- * backward FLOPs (ties: the most even). Layers without parameters (flatten, reshape, rescaling,
- * dropout, activation) go with the layer before them (with the one after at the start); their FLOPs
- * count with it. Every stage gets at least one layer with parameters; fails with ERR_INVALID, and
- * says how many stages there can be, when there are too few. One stage is always possible.
- * `ret_stage_first` has room for stages + 1. At most MODEL_MAX_LAYERS layers bound the search. */
+ * backward FLOPs (ties: the most even). A layer with work has parameters or is a
+ * rescaling; the others (flatten, reshape, dropout, activation) go with the layer before them (with
+ * the one after at the start); their FLOPs count with it. Every stage gets a layer with work; fails
+ * with ERR_INVALID, and says how many stages there can be, when there are too few. One stage is
+ * always possible. `ret_stage_first` has room for stages + 1. At most MODEL_MAX_LAYERS layers bound
+ * the search. */
 int plan_cut(const struct job_spec *job, int stages, int *ret_stage_first, struct err *e);
 
 #endif

@@ -135,11 +135,16 @@ static void check_mesh(struct decoding *d, const struct job_spec *s, const struc
                    (long long)m->microbatches, (long long)s->fit.batch_size);
 }
 
+int layer_has_work(const struct layer *l)
+{
+    return l->parameters > 0 || l->type == LAYER_RESCALING;
+}
+
 int model_work_layers(const struct model *m)
 {
     int n = 0;
     for (int i = 0; i < m->layer_count; i++)
-        n += m->layers[i].parameters > 0;
+        n += layer_has_work(&m->layers[i]);
     return n;
 }
 
@@ -156,7 +161,7 @@ static void check_stages(struct decoding *d, const struct job_spec *s, const str
              "\"pipeline\": %d} over %d devices.",
              most, most, 2 * most);
     field_fault(d, at, "too_many_stages", hint,
-                "A pipeline of %lld stages needs as many layers with parameters, but the model has "
+                "A pipeline of %lld stages needs as many layers with work, but the model has "
                 "%d.",
                 (long long)stages, most);
 }

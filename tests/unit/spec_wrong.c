@@ -267,7 +267,7 @@ static const struct wrong wrongs[] = {
                  "Write \"mirrored\" to use them all, or set /resources/devices to 1."}}},
     {.changes = {{"/strategy", "\"pipeline\""}, {"/resources/devices", "3"}},
      .faults = {{"/strategy", "too_many_stages",
-                 "A pipeline of 3 stages needs as many layers with parameters, but the model has "
+                 "A pipeline of 3 stages needs as many layers with work, but the model has "
                  "2.",
                  "Use up to 2, or add data parallelism with a mesh such as {\"data\": 2, "
                  "\"pipeline\": 2} over 4 devices."}}},
