@@ -47,22 +47,22 @@ static void attempt_done(void *row)
 static void attempt_read(struct stmt *q, void *row)
 {
     struct attempt_row *r = row;
-    r->id = column_text(q);
-    r->job_id = column_text(q);
-    r->number = column_int(q);
-    r->epoch = column_int(q);
-    r->node = column_text(q);
-    r->state = (enum attempt_state)column_int(q);
-    r->port = column_int(q);
-    r->secret = column_text(q);
-    r->stop_code = column_text(q);
-    r->stop_reason = column_text(q);
-    r->boot_id = column_text(q);
-    r->created_us = column_int(q);
-    r->started_us = column_int(q);
-    r->ended_us = column_int(q);
-    r->report_offset = column_int(q);
-    r->exit = column_text(q);
+    r->id = stmt_get_text(q);
+    r->job_id = stmt_get_text(q);
+    r->number = stmt_get_int(q);
+    r->epoch = stmt_get_int(q);
+    r->node = stmt_get_text(q);
+    r->state = (enum attempt_state)stmt_get_int(q);
+    r->port = stmt_get_int(q);
+    r->secret = stmt_get_text(q);
+    r->stop_code = stmt_get_text(q);
+    r->stop_reason = stmt_get_text(q);
+    r->boot_id = stmt_get_text(q);
+    r->created_us = stmt_get_int(q);
+    r->started_us = stmt_get_int(q);
+    r->ended_us = stmt_get_int(q);
+    r->report_offset = stmt_get_int(q);
+    r->exit = stmt_get_text(q);
 }
 
 static const char insert_attempt[] =
@@ -178,7 +178,7 @@ int store_attempt_update(struct store *s, const struct attempt_row *r, struct er
     enum attempt_state was = ATTEMPT_LAUNCHING;
     int n = check_identity(s, r, &was, e);
     if (n == 0 && r->state == ATTEMPT_ENDED && was != ATTEMPT_ENDED)
-        n = files_sync(s, r->job_id, r->number, e);
+        n = db_files_sync(s, r->job_id, r->number, e);
     if (n == 0)
         n = stmt_write(&q, s, update_attempt, e);
     if (n < 0)
@@ -208,7 +208,7 @@ int store_attempt_live(struct store *s, const char *node, int limit, struct atte
                        struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
-    int r = limit_check(limit, LIST_MAX, e);
+    int r = db_limit_check(limit, LIST_MAX, e);
     if (r == 0)
         r = stmt_read(&q, s, node ? live_of_node : live_all, e);
     if (r < 0)
@@ -223,7 +223,7 @@ int store_attempt_list(struct store *s, const char *job_id, int limit, struct at
                        struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
-    int r = limit_check(limit, LIST_MAX, e);
+    int r = db_limit_check(limit, LIST_MAX, e);
     if (r == 0)
         r = stmt_read(&q, s, SELECT_ATTEMPT "WHERE job_id = ? ORDER BY number LIMIT ?", e);
     if (r < 0)

@@ -23,12 +23,12 @@ static void event_done(void *row)
 static void event_read(struct stmt *q, void *row)
 {
     struct event_row *r = row;
-    r->seq = column_int(q);
-    r->time_us = column_int(q);
-    r->type = column_text(q);
-    r->job_id = column_text(q);
-    r->node = column_text(q);
-    r->data = column_text(q);
+    r->seq = stmt_get_int(q);
+    r->time_us = stmt_get_int(q);
+    r->type = stmt_get_text(q);
+    r->job_id = stmt_get_text(q);
+    r->node = stmt_get_text(q);
+    r->data = stmt_get_text(q);
 }
 
 int store_event_append(struct store *s, const struct event_row *r, int64_t *ret_seq, struct err *e)
@@ -60,7 +60,7 @@ int store_event_list(struct store *s, const char *job_id, int64_t after, int lim
                      struct event_row *rows, struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
-    int r = limit_check(limit, LIST_MAX, e);
+    int r = db_limit_check(limit, LIST_MAX, e);
     if (r == 0)
         r = stmt_read(&q, s, job_id ? list_of_job : list_all, e);
     if (r < 0)

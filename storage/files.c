@@ -6,8 +6,8 @@
  * bounds a listing.
  *
  * An append is not synced: a log of a running job may lose its tail in a power failure, and the
- * agent sends it again from the size that is left. files_sync() makes all of it durable before the
- * attempt's end is written, for after that the agent deletes its copy.
+ * agent sends it again from the size that is left. db_files_sync() makes all of it durable before
+ * the attempt's end is written, for after that the agent deletes its copy.
  */
 #include "storage/internal.h"
 
@@ -331,7 +331,7 @@ static int sync_directories(struct store *s, const char *job_id, int dir, struct
     return 0;
 }
 
-int files_sync(struct store *s, const char *job_id, int64_t attempt, struct err *e)
+int db_files_sync(struct store *s, const char *job_id, int64_t attempt, struct err *e)
 {
     CLEANUP(mem_closep) int dir = -1;
     int list = -1;

@@ -11,7 +11,7 @@
  *     stmt_text(&q, id);
  *     r = stmt_step(&q, e);              1: a row, 0: no more, negative: failed
  *     if (r == 1)
- *         name = column_text(&q);
+ *         name = stmt_get_text(&q);
  *
  * No statement is ever left open across calls: an open reader would keep the write-ahead log from
  * being reused.
@@ -91,38 +91,42 @@ int stmt_run(struct stmt *q, struct err *e);
 /* For one value: 1 and the first column in *ret, or 0 and *ret as it was. */
 int stmt_one_int(struct stmt *q, int64_t *ret, struct err *e);
 
-char *column_text(struct stmt *q); /* yours to free; NULL for NULL */
-int64_t column_int(struct stmt *q);
-double column_real(struct stmt *q); /* NULL becomes NaN */
+char *stmt_get_text(struct stmt *q); /* yours to free; NULL for NULL */
+int64_t stmt_get_int(struct stmt *q);
+double stmt_get_real(struct stmt *q); /* NULL becomes NaN */
 
 /* A statement without parameters or rows; SQLite's own result, SQLITE_OK for done. */
-int statement_run(struct store *s, const char *sql);
-void statements_finalize(struct store *s);
+int stmt_fixed(struct store *s, const char *sql);
+void stmt_finalize_all(struct store *s);
 
 /* Fills rows[0..limit) from `q` by `read`, closes `q`; the number, or negative with none kept. */
 int stmt_rows(struct stmt *q, int limit, void *rows, size_t row_size,
-               void (*read)(struct stmt *q, void *row), void (*done)(void *row), struct err *e);
-int limit_check(int limit, int max, struct err *e);
+              void (*read)(struct stmt *q, void *row), void (*done)(void *row), struct err *e);
+int db_limit_check(int limit, int max, struct err *e);
 
 /* ---- turn.c ---- */
-int turn_check(const struct store *s, struct err *e); /* 0, or the failure that stands */
-int turn_begin(struct store *s, struct err *e);
+int db_turn_check(const struct store *s, struct err *e); /* 0, or the failure that stands */
+int db_turn_begin(struct store *s, struct err *e);
 /* SQLite's result as ours. Fails the turn where its transaction cannot go on. */
-int turn_error(struct store *s, int rc, struct err *e);
-void turn_watch_log(struct store *s); /* installs the hook that counts the log's frames */
+int db_turn_error(struct store *s, int rc, struct err *e);
+void db_turn_watch_log(struct store *s); /* installs the hook that counts the log's frames */
+
+/* ---- walbuf.c ---- */
+const char *db_walbuf_vfs(void); /* registered at the first call; its name */
 
 /* ---- schema.c ---- */
-int schema_migrate(struct store *s, struct err *e);
+int db_schema_migrate(struct store *s, struct err *e);
 /* Refuses another application's database and a newer schema. *ret_empty: nothing is in it yet. */
-int schema_recognise(struct store *s, int *ret_empty, struct err *e);
-int schema_quick_check(struct store *s, struct err *e);
-int sql_exec(struct store *s, const char *sql, struct err *e);
+int db_schema_recognise(struct store *s, int *ret_empty, struct err *e);
+int db_schema_quick_check(struct store *s, struct err *e);
+int db_exec(struct store *s, const char *sql, struct err *e);
 /* The first column of the first row; a text is yours to free. */
-int sql_text(struct store *s, const char *sql, char **ret, struct err *e);
-int sql_int(struct store *s, const char *sql, int64_t *ret, struct err *e);
+int db_text(struct store *s, const char *sql, char **ret, struct err *e);
+int db_int(struct store *s, const char *sql, int64_t *ret, struct err *e);
 
 /* ---- jobs.c ---- */
-int job_seq(struct store *s, const char *id, int64_t *ret, struct err *e); /* or ERR_NOT_FOUND */
+int db_job_seq(struct store *s, const char *id, int64_t *ret, struct err *e); /* or ERR_NOT_FOUND */
+void db_job_remember(struct store *s, const char *id, int64_t seq); /* for the next db_job_seq() */
 
 /* A row without its spec: select JOB_SLIM JOB_FROM, and read with these. */
 #define JOB_SLIM                                                                                   \
@@ -130,11 +134,11 @@ int job_seq(struct store *s, const char *id, int64_t *ret, struct err *e); /* or
     "j.device_kind, j.memory, j.submitted_us, j.started_us, j.finished_us, j.attempt, j.epoch, "   \
     "j.step, j.steps, j.exit, j.version, d.plan "
 #define JOB_FROM "FROM jobs j JOIN job_documents d ON d.job = j.seq "
-void job_read_slim(struct stmt *q, void *row);
-void job_done(void *row);
+void db_job_read_slim(struct stmt *q, void *row);
+void db_job_done(void *row);
 
 /* ---- files.c ---- */
 /* Makes every file of an attempt durable; called when the attempt's end is written. */
-int files_sync(struct store *s, const char *job_id, int64_t attempt, struct err *e);
+int db_files_sync(struct store *s, const char *job_id, int64_t attempt, struct err *e);
 
 #endif

@@ -34,7 +34,7 @@ int store_job_label(struct store *s, const char *id, const char *key, const char
 {
     CLEANUP(stmt_close) struct stmt q = {0};
     int64_t seq = 0;
-    int r = job_seq(s, id, &seq, e);
+    int r = db_job_seq(s, id, &seq, e);
     if (r == 0)
         r = stmt_write(&q, s, set_label, e);
     if (r < 0)
@@ -52,17 +52,17 @@ int store_job_labels(struct store *s, const char *id, char **ret, struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
     int64_t seq = 0;
-    int r = job_seq(s, id, &seq, e);
+    int r = db_job_seq(s, id, &seq, e);
     if (r == 0)
         r = stmt_read(&q, s, "SELECT json_group_object(key, value) FROM job_labels WHERE job = ?",
-                       e);
+                      e);
     if (r < 0)
         return r;
     stmt_int(&q, seq);
     r = stmt_step(&q, e);
     if (r < 0)
         return r;
-    *ret = column_text(&q);
+    *ret = stmt_get_text(&q);
     return 0;
 }
 
@@ -113,7 +113,7 @@ static int collect_seqs(struct store *s, const struct job_filter *f, int state, 
         return r;
     bind_filter(&q, f, state);
     while ((r = stmt_step(&q, e)) == 1)
-        seqs[n++] = column_int(&q);
+        seqs[n++] = stmt_get_int(&q);
     return r < 0 ? r : n;
 }
 
@@ -149,7 +149,7 @@ static int read_seq(struct stmt *q, struct store *s, int64_t seq, struct job_row
     if (r < 0)
         return r;
     stmt_int(q, seq);
-    r = stmt_rows(q, 1, row, sizeof *row, job_read_slim, job_done, e);
+    r = stmt_rows(q, 1, row, sizeof *row, db_job_read_slim, db_job_done, e);
     if (r == 0)
         return err_set(e, ERR_CORRUPT,
                        "%s: an index names job number %" PRId64 ", which is missing", s->path, seq);
@@ -159,7 +159,7 @@ static int read_seq(struct stmt *q, struct store *s, int64_t seq, struct job_row
 int store_job_list(struct store *s, const struct job_filter *f, struct job_row *rows, struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
-    int r = limit_check(f->limit, LIST_MAX, e);
+    int r = db_limit_check(f->limit, LIST_MAX, e);
     if (r == 0 && f->label_value && !f->label_key)
         r = err_set(e, ERR_INVALID, "the job filter has a label's value but not its key");
     if (r < 0)

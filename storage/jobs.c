@@ -45,37 +45,37 @@ void job_row_done(struct job_row *r)
     *r = (struct job_row){0};
 }
 
-void job_done(void *row)
+void db_job_done(void *row)
 {
     job_row_done(row);
 }
 
 /* ---- reading a row ---- */
 
-void job_read_slim(struct stmt *q, void *row)
+void db_job_read_slim(struct stmt *q, void *row)
 {
     struct job_row *r = row;
-    *r = (struct job_row){.seq = column_int(q)};
-    r->id = column_text(q);
-    r->name = column_text(q);
-    r->user = column_text(q);
-    r->state = (enum job_state)column_int(q);
-    r->reason_code = column_text(q);
-    r->reason = column_text(q);
-    r->priority = column_int(q);
-    r->devices = column_int(q);
-    r->device_kind = (int)column_int(q);
-    r->memory = column_int(q);
-    r->submitted_us = column_int(q);
-    r->started_us = column_int(q);
-    r->finished_us = column_int(q);
-    r->attempt = column_int(q);
-    r->epoch = column_int(q);
-    r->step = column_int(q);
-    r->steps = column_int(q);
-    r->exit = column_text(q);
-    r->version = column_int(q);
-    r->plan = column_text(q);
+    *r = (struct job_row){.seq = stmt_get_int(q)};
+    r->id = stmt_get_text(q);
+    r->name = stmt_get_text(q);
+    r->user = stmt_get_text(q);
+    r->state = (enum job_state)stmt_get_int(q);
+    r->reason_code = stmt_get_text(q);
+    r->reason = stmt_get_text(q);
+    r->priority = stmt_get_int(q);
+    r->devices = stmt_get_int(q);
+    r->device_kind = (int)stmt_get_int(q);
+    r->memory = stmt_get_int(q);
+    r->submitted_us = stmt_get_int(q);
+    r->started_us = stmt_get_int(q);
+    r->finished_us = stmt_get_int(q);
+    r->attempt = stmt_get_int(q);
+    r->epoch = stmt_get_int(q);
+    r->step = stmt_get_int(q);
+    r->steps = stmt_get_int(q);
+    r->exit = stmt_get_text(q);
+    r->version = stmt_get_int(q);
+    r->plan = stmt_get_text(q);
 }
 
 static int no_such_job(const char *id, struct err *e)
@@ -83,29 +83,34 @@ static int no_such_job(const char *id, struct err *e)
     return err_set(e, ERR_NOT_FOUND, "there is no job %.60s", id);
 }
 
-int job_seq(struct store *s, const char *id, int64_t *ret, struct err *e)
+void db_job_remember(struct store *s, const char *id, int64_t seq)
 {
-    int r = turn_check(s, e);
-    if (r < 0)
-        return r;
-    if (s->memo_seq == 0 || strcmp(s->memo_id, id) != 0) {
-        CLEANUP(stmt_close) struct stmt q = {0};
-        int64_t seq = 0;
-        r = stmt_read(&q, s, "SELECT seq FROM jobs WHERE id = ?", e);
-        if (r < 0)
-            return r;
-        stmt_text(&q, id);
-        r = stmt_one_int(&q, &seq, e);
-        if (r <= 0)
-            return r < 0 ? r : no_such_job(id, e);
-        if (strlen(id) < sizeof s->memo_id) {
-            memcpy(s->memo_id, id, strlen(id) + 1);
-            s->memo_seq = seq;
-        }
-        *ret = seq;
+    size_t n = strlen(id);
+    if (n >= sizeof s->memo_id)
+        return;
+    memcpy(s->memo_id, id, n + 1);
+    s->memo_seq = seq;
+}
+
+int db_job_seq(struct store *s, const char *id, int64_t *ret, struct err *e)
+{
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int64_t seq = 0;
+    int r = db_turn_check(s, e);
+    if (r == 0 && s->memo_seq != 0 && strcmp(s->memo_id, id) == 0) {
+        *ret = s->memo_seq;
         return 0;
     }
-    *ret = s->memo_seq;
+    if (r == 0)
+        r = stmt_read(&q, s, "SELECT seq FROM jobs WHERE id = ?", e);
+    if (r < 0)
+        return r;
+    stmt_text(&q, id);
+    r = stmt_one_int(&q, &seq, e);
+    if (r <= 0)
+        return r < 0 ? r : no_such_job(id, e);
+    db_job_remember(s, id, seq);
+    *ret = seq;
     return 0;
 }
 
@@ -119,8 +124,8 @@ int store_job_get(struct store *s, const char *id, struct job_row *ret, struct e
     r = stmt_step(&q, e);
     if (r <= 0)
         return r < 0 ? r : no_such_job(id, e);
-    job_read_slim(&q, ret);
-    ret->spec = column_text(&q);
+    db_job_read_slim(&q, ret);
+    ret->spec = stmt_get_text(&q);
     return 0;
 }
 
@@ -184,9 +189,9 @@ int store_job_count(struct store *s, int64_t counts[JOB_STATE__MAX], struct err 
     if (r < 0)
         return r;
     while ((r = stmt_step(&q, e)) == 1) {
-        int64_t state = column_int(&q);
+        int64_t state = stmt_get_int(&q);
         if (state >= 0 && state < JOB_STATE__MAX)
-            n[state] = column_int(&q);
+            n[state] = stmt_get_int(&q);
     }
     if (r == 0)
         memcpy(counts, n, sizeof n);
@@ -267,6 +272,7 @@ int store_job_insert(struct store *s, const struct job_row *r, int64_t *ret_seq,
         return n;
     if (seq < s->new_from)
         s->new_from = seq;
+    db_job_remember(s, r->id, seq);
     n = insert_documents(s, seq, r, e);
     if (n == 0)
         n = enter_state(s, r->state, r->priority, seq, e);
@@ -292,9 +298,9 @@ static int job_standing(struct store *s, const char *id, struct standing *ret, s
     r = stmt_step(&q, e);
     if (r <= 0)
         return r < 0 ? r : no_such_job(id, e);
-    ret->seq = column_int(&q);
-    ret->state = column_int(&q);
-    ret->priority = column_int(&q);
+    ret->seq = stmt_get_int(&q);
+    ret->state = stmt_get_int(&q);
+    ret->priority = stmt_get_int(&q);
     return 0;
 }
 
@@ -365,12 +371,12 @@ int store_job_progress(struct store *s, const char *id, int64_t epoch, int64_t s
 {
     CLEANUP(stmt_close) struct stmt q = {0};
     int64_t seq = 0;
-    int r = job_seq(s, id, &seq, e);
+    int r = db_job_seq(s, id, &seq, e);
     if (r == 0)
         r = stmt_write(&q, s,
-                        "UPDATE jobs SET epoch = ?1, step = ?2, steps = ?3, version = version + 1"
-                        " WHERE seq = ?4 AND (epoch, step, steps) IS NOT (?1, ?2, ?3)",
-                        e);
+                       "UPDATE jobs SET epoch = ?1, step = ?2, steps = ?3, version = version + 1"
+                       " WHERE seq = ?4 AND (epoch, step, steps) IS NOT (?1, ?2, ?3)",
+                       e);
     if (r < 0)
         return r;
     stmt_int(&q, epoch);
@@ -385,16 +391,16 @@ int store_job_progress(struct store *s, const char *id, int64_t epoch, int64_t s
 int store_job_pending(struct store *s, int limit, struct job_row *rows, struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
-    int r = limit_check(limit, PENDING_MAX, e);
+    int r = db_limit_check(limit, PENDING_MAX, e);
     if (r == 0)
         r = stmt_read(&q, s,
-                       "SELECT " JOB_SLIM JOB_FROM
-                       "WHERE j.state = 0 ORDER BY j.priority DESC, j.seq LIMIT ?",
-                       e);
+                      "SELECT " JOB_SLIM JOB_FROM
+                      "WHERE j.state = 0 ORDER BY j.priority DESC, j.seq LIMIT ?",
+                      e);
     if (r < 0)
         return r;
     stmt_int(&q, limit);
-    return stmt_rows(&q, limit, rows, sizeof *rows, job_read_slim, job_done, e);
+    return stmt_rows(&q, limit, rows, sizeof *rows, db_job_read_slim, db_job_done, e);
 }
 
 /* Whole blocks from their sums, then at most one block's entries. */
@@ -403,12 +409,12 @@ int store_job_ahead(struct store *s, int64_t priority, int64_t seq, int64_t *ret
     CLEANUP(stmt_close) struct stmt q = {0};
     int64_t n = 0;
     int r = stmt_read(&q, s,
-                       "SELECT (SELECT coalesce(sum(n), 0) FROM pending_blocks WHERE priority > ?1)"
-                       " + (SELECT coalesce(sum(n), 0) FROM pending_blocks WHERE priority = ?1 AND "
-                       "block < ?2 >> 8)"
-                       " + (SELECT count(*) FROM jobs WHERE state = 0 AND priority = ?1"
-                       "    AND seq >= ?2 >> 8 << 8 AND seq < ?2)",
-                       e);
+                      "SELECT (SELECT coalesce(sum(n), 0) FROM pending_blocks WHERE priority > ?1)"
+                      " + (SELECT coalesce(sum(n), 0) FROM pending_blocks WHERE priority = ?1 AND "
+                      "block < ?2 >> 8)"
+                      " + (SELECT count(*) FROM jobs WHERE state = 0 AND priority = ?1"
+                      "    AND seq >= ?2 >> 8 << 8 AND seq < ?2)",
+                      e);
     if (r < 0)
         return r;
     stmt_int(&q, priority);

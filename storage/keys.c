@@ -31,9 +31,9 @@ static int key_find(struct stmt *q, struct store *s, const char *user, const cha
                     struct err *e)
 {
     int r = stmt_read(q, s,
-                       "SELECT body_hash, job_id FROM idempotency_keys"
-                       " WHERE hash = ? AND user = ? AND key = ? LIMIT 1",
-                       e);
+                      "SELECT body_hash, job_id FROM idempotency_keys"
+                      " WHERE hash = ? AND user = ? AND key = ? LIMIT 1",
+                      e);
     if (r < 0)
         return r;
     stmt_int(q, key_hash(user, key));
@@ -51,8 +51,8 @@ int store_key_get(struct store *s, const char *user, const char *key, char ret_b
         return r;
     if (r == 0)
         return err_set(e, ERR_NOT_FOUND, "that idempotency key has not been used");
-    CLEANUP(mem_freep) char *hash = column_text(&q);
-    CLEANUP(mem_freep) char *job_id = column_text(&q);
+    CLEANUP(mem_freep) char *hash = stmt_get_text(&q);
+    CLEANUP(mem_freep) char *job_id = stmt_get_text(&q);
     snprintf(ret_body_hash, 65, "%s", hash);
     snprintf(ret_job_id, ID_SIZE, "%s", job_id);
     return 0;
@@ -89,12 +89,12 @@ int store_key_put(struct store *s, const char *user, const char *key, const char
 int store_key_expire(struct store *s, int64_t before_us, int limit, struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
-    int r = limit_check(limit, EXPIRE_MAX, e);
+    int r = db_limit_check(limit, EXPIRE_MAX, e);
     if (r == 0)
         r = stmt_write(&q, s,
-                        "DELETE FROM idempotency_keys WHERE created_us < ? AND seq <= (SELECT"
-                        " max(seq) FROM (SELECT seq FROM idempotency_keys ORDER BY seq LIMIT ?))",
-                        e);
+                       "DELETE FROM idempotency_keys WHERE created_us < ? AND seq <= (SELECT"
+                       " max(seq) FROM (SELECT seq FROM idempotency_keys ORDER BY seq LIMIT ?))",
+                       e);
     if (r < 0)
         return r;
     stmt_int(&q, before_us);

@@ -23,19 +23,19 @@ static void lease_done(void *row)
 static void lease_read(struct stmt *q, void *row)
 {
     struct lease_row *r = row;
-    r->node = column_text(q);
-    r->device = column_int(q);
-    r->attempt_id = column_text(q);
-    r->rank = column_int(q);
+    r->node = stmt_get_text(q);
+    r->device = stmt_get_int(q);
+    r->attempt_id = stmt_get_text(q);
+    r->rank = stmt_get_int(q);
 }
 
 static int refuse_taken(struct store *s, const struct lease_row *r, struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
     int n = stmt_read(&q, s,
-                       "SELECT attempt_id FROM leases"
-                       " WHERE node = ? AND device = ? AND released_us IS NULL",
-                       e);
+                      "SELECT attempt_id FROM leases"
+                      " WHERE node = ? AND device = ? AND released_us IS NULL",
+                      e);
     if (n < 0)
         return n;
     stmt_text(&q, r->node);
@@ -46,7 +46,7 @@ static int refuse_taken(struct store *s, const struct lease_row *r, struct err *
     if (n == 0)
         return err_set(e, ERR_CONFLICT, "rank %" PRId64 " of attempt %.60s has a device already",
                        r->rank, r->attempt_id);
-    CLEANUP(mem_freep) char *owner = column_text(&q);
+    CLEANUP(mem_freep) char *owner = stmt_get_text(&q);
     return err_set(e, ERR_CONFLICT, "device %" PRId64 " of node %.60s is leased to attempt %.60s",
                    r->device, r->node, owner);
 }
@@ -98,7 +98,7 @@ static int list(struct store *s, const char *sql, const char *what, int limit,
                 struct lease_row *rows, struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
-    int r = limit_check(limit, LIST_MAX, e);
+    int r = db_limit_check(limit, LIST_MAX, e);
     if (r == 0)
         r = stmt_read(&q, s, sql, e);
     if (r < 0)

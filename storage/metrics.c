@@ -18,7 +18,7 @@ int store_step_put(struct store *s, const char *job_id, const struct step_row *r
 {
     CLEANUP(stmt_close) struct stmt q = {0};
     int64_t job = 0;
-    int n = job_seq(s, job_id, &job, e);
+    int n = db_job_seq(s, job_id, &job, e);
     if (n == 0)
         n = stmt_write(&q, s, put_step, e);
     if (n < 0)
@@ -42,14 +42,14 @@ int store_step_put(struct store *s, const char *job_id, const struct step_row *r
 static void step_read(struct stmt *q, void *row)
 {
     struct step_row *r = row;
-    r->attempt = column_int(q);
-    r->step = column_int(q);
-    r->epoch = column_int(q);
-    r->loss = column_real(q);
-    r->grad_norm = column_real(q);
-    r->learning_rate = column_real(q);
-    r->time_us = column_int(q);
-    r->samples_per_second = column_real(q);
+    r->attempt = stmt_get_int(q);
+    r->step = stmt_get_int(q);
+    r->epoch = stmt_get_int(q);
+    r->loss = stmt_get_real(q);
+    r->grad_norm = stmt_get_real(q);
+    r->learning_rate = stmt_get_real(q);
+    r->time_us = stmt_get_int(q);
+    r->samples_per_second = stmt_get_real(q);
 }
 
 /* Attempts of a step come in ascending order, so the last row of a step is the one; reading stops
@@ -60,14 +60,14 @@ int store_step_list(struct store *s, const char *job_id, int64_t after, int limi
     CLEANUP(stmt_close) struct stmt q = {0};
     int64_t job = 0;
     int n = 0;
-    int r = limit_check(limit, LIST_MAX, e);
+    int r = db_limit_check(limit, LIST_MAX, e);
     if (r == 0)
-        r = job_seq(s, job_id, &job, e);
+        r = db_job_seq(s, job_id, &job, e);
     if (r == 0)
         r = stmt_read(&q, s,
-                       "SELECT " STEP_COLUMNS "FROM steps WHERE job = ? AND step > ?"
-                       " ORDER BY step, attempt",
-                       e);
+                      "SELECT " STEP_COLUMNS "FROM steps WHERE job = ? AND step > ?"
+                      " ORDER BY step, attempt",
+                      e);
     if (r < 0)
         return r;
     stmt_int(&q, job);
@@ -88,7 +88,7 @@ int store_step_count(struct store *s, const char *job_id, int64_t *ret_last_step
 {
     CLEANUP(stmt_close) struct stmt q = {0};
     int64_t job = 0, last = 0;
-    int r = job_seq(s, job_id, &job, e);
+    int r = db_job_seq(s, job_id, &job, e);
     if (r == 0)
         r = stmt_read(&q, s, "SELECT step FROM steps WHERE job = ? ORDER BY step DESC LIMIT 1", e);
     if (r < 0)
@@ -107,10 +107,10 @@ static int step_from(struct store *s, int64_t job, int64_t from, struct step_row
 {
     CLEANUP(stmt_close) struct stmt q = {0};
     int r = stmt_read(&q, s,
-                       "SELECT " STEP_COLUMNS "FROM steps WHERE job = ?1 AND step = (SELECT step"
-                       " FROM steps WHERE job = ?1 AND step >= ?2 ORDER BY step LIMIT 1)"
-                       " ORDER BY attempt DESC LIMIT 1",
-                       e);
+                      "SELECT " STEP_COLUMNS "FROM steps WHERE job = ?1 AND step = (SELECT step"
+                      " FROM steps WHERE job = ?1 AND step >= ?2 ORDER BY step LIMIT 1)"
+                      " ORDER BY attempt DESC LIMIT 1",
+                      e);
     if (r < 0)
         return r;
     stmt_int(&q, job);
@@ -125,14 +125,14 @@ int store_step_sample(struct store *s, const char *job_id, int64_t stride, int l
 {
     int64_t job = 0, last = 0;
     int n = 0;
-    int r = limit_check(limit, LIST_MAX, e);
+    int r = db_limit_check(limit, LIST_MAX, e);
     if (r == 0 && stride < 1)
         r = err_set(e, ERR_INVALID, "a stride of %lld steps was asked for; it must be at least 1",
                     (long long)stride);
     if (r == 0)
         r = store_step_count(s, job_id, &last, e);
     if (r == 0)
-        r = job_seq(s, job_id, &job, e);
+        r = db_job_seq(s, job_id, &job, e);
     if (r < 0)
         return r;
     for (int64_t from = INT64_MIN; n < limit - 1;) {
@@ -161,10 +161,10 @@ int store_epoch_put(struct store *s, const char *job_id, const struct epoch_row 
 {
     CLEANUP(stmt_close) struct stmt q = {0};
     int64_t job = 0;
-    int n = job_seq(s, job_id, &job, e);
+    int n = db_job_seq(s, job_id, &job, e);
     if (n == 0)
-        n = stmt_write(&q, s,
-                        "REPLACE INTO epochs (job, epoch, attempt, data) VALUES (?, ?, ?, ?)", e);
+        n = stmt_write(&q, s, "REPLACE INTO epochs (job, epoch, attempt, data) VALUES (?, ?, ?, ?)",
+                       e);
     if (n < 0)
         return n;
     stmt_int(&q, job);
@@ -187,9 +187,9 @@ int store_epoch_list(struct store *s, const char *job_id, int limit, struct epoc
     CLEANUP(stmt_close) struct stmt q = {0};
     int64_t job = 0;
     int n = 0;
-    int r = limit_check(limit, LIST_MAX, e);
+    int r = db_limit_check(limit, LIST_MAX, e);
     if (r == 0)
-        r = job_seq(s, job_id, &job, e);
+        r = db_job_seq(s, job_id, &job, e);
     if (r == 0)
         r = stmt_read(
             &q, s, "SELECT attempt, epoch, data FROM epochs WHERE job = ? ORDER BY epoch, attempt",
@@ -198,13 +198,13 @@ int store_epoch_list(struct store *s, const char *job_id, int limit, struct epoc
         return r;
     stmt_int(&q, job);
     while ((r = stmt_step(&q, e)) == 1) {
-        struct epoch_row row = {.attempt = column_int(&q)};
-        row.epoch = column_int(&q);
+        struct epoch_row row = {.attempt = stmt_get_int(&q)};
+        row.epoch = stmt_get_int(&q);
         if (n > 0 && rows[n - 1].epoch == row.epoch)
             epoch_row_done(&rows[--n]);
         if (n == limit)
             break;
-        row.data = column_text(&q);
+        row.data = stmt_get_text(&q);
         rows[n++] = row;
     }
     if (r < 0)

@@ -24,25 +24,24 @@ static void node_done(void *row)
 static void node_read(struct stmt *q, void *row)
 {
     struct node_row *r = row;
-    r->name = column_text(q);
-    r->boot_id = column_text(q);
-    r->version = column_text(q);
-    r->devices = column_text(q);
-    r->joined_us = column_int(q);
-    r->seen_us = column_int(q);
+    r->name = stmt_get_text(q);
+    r->boot_id = stmt_get_text(q);
+    r->version = stmt_get_text(q);
+    r->devices = stmt_get_text(q);
+    r->joined_us = stmt_get_int(q);
+    r->seen_us = stmt_get_int(q);
 }
 
 /* An upsert, for REPLACE would delete the row that attempts and leases refer to. */
 int store_node_put(struct store *s, const struct node_row *r, struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
-    int n =
-        stmt_write(&q, s,
-                    "INSERT INTO nodes (name, boot_id, version, devices, joined_us, seen_us)"
-                    " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
-                    " (boot_id, version, devices, joined_us, seen_us) = (excluded.boot_id,"
-                    " excluded.version, excluded.devices, excluded.joined_us, excluded.seen_us)",
-                    e);
+    int n = stmt_write(&q, s,
+                       "INSERT INTO nodes (name, boot_id, version, devices, joined_us, seen_us)"
+                       " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
+                       " (boot_id, version, devices, joined_us, seen_us) = (excluded.boot_id,"
+                       " excluded.version, excluded.devices, excluded.joined_us, excluded.seen_us)",
+                       e);
     if (n < 0)
         return n;
     stmt_text(&q, r->name);
@@ -76,7 +75,7 @@ int store_node_list(struct store *s, const char *after_name, int limit, struct n
                     struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
-    int r = limit_check(limit, LIST_MAX, e);
+    int r = db_limit_check(limit, LIST_MAX, e);
     if (r == 0)
         r = stmt_read(&q, s, SELECT_NODE "WHERE name > ? ORDER BY name LIMIT ?", e);
     if (r < 0)

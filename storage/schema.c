@@ -181,13 +181,13 @@ static const char *const migrations[] = {schema_1};
 _Static_assert(ARRAY_LEN(migrations) == STORE_SCHEMA_VERSION, "one migration a version");
 
 /* ---- statements that run once ---- */
-int sql_exec(struct store *s, const char *sql, struct err *e)
+int db_exec(struct store *s, const char *sql, struct err *e)
 {
     int rc = sqlite3_exec(s->db, sql, NULL, NULL, NULL);
-    return rc == SQLITE_OK ? 0 : turn_error(s, rc, e);
+    return rc == SQLITE_OK ? 0 : db_turn_error(s, rc, e);
 }
 
-int sql_text(struct store *s, const char *sql, char **ret, struct err *e)
+int db_text(struct store *s, const char *sql, char **ret, struct err *e)
 {
     sqlite3_stmt *st = NULL;
     int rc = sqlite3_prepare_v2(s->db, sql, -1, &st, NULL);
@@ -197,29 +197,29 @@ int sql_text(struct store *s, const char *sql, char **ret, struct err *e)
     if (rc == SQLITE_ROW)
         *ret = mem_strdup((const char *)sqlite3_column_text(st, 0));
     else
-        r = turn_error(s, rc, e);
+        r = db_turn_error(s, rc, e);
     sqlite3_finalize(st);
     return r;
 }
 
-int sql_int(struct store *s, const char *sql, int64_t *ret, struct err *e)
+int db_int(struct store *s, const char *sql, int64_t *ret, struct err *e)
 {
     CLEANUP(mem_freep) char *text = NULL;
-    int r = sql_text(s, sql, &text, e);
+    int r = db_text(s, sql, &text, e);
     if (r == 0)
         *ret = strtoll(text, NULL, 10);
     return r;
 }
 
 /* ---- is it ours? ---- */
-int schema_recognise(struct store *s, int *ret_empty, struct err *e)
+int db_schema_recognise(struct store *s, int *ret_empty, struct err *e)
 {
     int64_t application = 0, version = 0, tables = 0;
-    int r = sql_int(s, "PRAGMA application_id", &application, e);
+    int r = db_int(s, "PRAGMA application_id", &application, e);
     if (r == 0)
-        r = sql_int(s, "PRAGMA user_version", &version, e);
+        r = db_int(s, "PRAGMA user_version", &version, e);
     if (r == 0)
-        r = sql_int(s, "SELECT count(*) FROM sqlite_schema", &tables, e);
+        r = db_int(s, "SELECT count(*) FROM sqlite_schema", &tables, e);
     if (r < 0)
         return r;
     int empty = application == 0 && version == 0 && tables == 0;
@@ -244,22 +244,22 @@ static int migrate_one(struct store *s, int64_t from, struct err *e)
     char pragmas[128];
     snprintf(pragmas, sizeof pragmas, "PRAGMA user_version = %lld; PRAGMA application_id = %d;",
              (long long)from + 1, STORE_APPLICATION_ID);
-    int r = sql_exec(s, "BEGIN IMMEDIATE", e);
+    int r = db_exec(s, "BEGIN IMMEDIATE", e);
     if (r == 0)
-        r = sql_exec(s, migrations[from], e);
+        r = db_exec(s, migrations[from], e);
     if (r == 0)
-        r = sql_exec(s, pragmas, e);
+        r = db_exec(s, pragmas, e);
     if (r == 0)
-        r = sql_exec(s, "COMMIT", e);
+        r = db_exec(s, "COMMIT", e);
     if (r < 0 && !sqlite3_get_autocommit(s->db))
         sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
     return r;
 }
 
-int schema_migrate(struct store *s, struct err *e)
+int db_schema_migrate(struct store *s, struct err *e)
 {
     int64_t version = 0;
-    int r = sql_int(s, "PRAGMA user_version", &version, e);
+    int r = db_int(s, "PRAGMA user_version", &version, e);
     for (; r == 0 && version < STORE_SCHEMA_VERSION; version++)
         r = migrate_one(s, version, e);
     return r;
@@ -269,7 +269,7 @@ int schema_migrate(struct store *s, struct err *e)
 static int check_with(struct store *s, const char *sql, struct err *e)
 {
     CLEANUP(mem_freep) char *verdict = NULL;
-    int r = sql_text(s, sql, &verdict, e);
+    int r = db_text(s, sql, &verdict, e);
     if (r < 0 || strcmp(verdict, "ok") == 0)
         return r;
     return err_set(e, ERR_CORRUPT,
@@ -295,10 +295,10 @@ static const char *const checks[] = {
 #define CHECK_PAGES (64 * 1024)
 #define CHECK_US    300000
 
-int schema_quick_check(struct store *s, struct err *e)
+int db_schema_quick_check(struct store *s, struct err *e)
 {
     int64_t pages = 0;
-    int r = sql_int(s, "PRAGMA page_count", &pages, e);
+    int r = db_int(s, "PRAGMA page_count", &pages, e);
     if (r < 0)
         return r;
     if (pages <= CHECK_PAGES)

@@ -38,7 +38,7 @@ static int statement_get(struct store *s, const char *sql, sqlite3_stmt **ret)
     return SQLITE_OK;
 }
 
-int statement_run(struct store *s, const char *sql)
+int stmt_fixed(struct store *s, const char *sql)
 {
     sqlite3_stmt *st;
     int rc = statement_get(s, sql, &st);
@@ -48,7 +48,7 @@ int statement_run(struct store *s, const char *sql)
     return sqlite3_reset(st);
 }
 
-void statements_finalize(struct store *s)
+void stmt_finalize_all(struct store *s)
 {
     for (size_t i = 0; i < STORE_STATEMENTS; i++) {
         sqlite3_finalize(s->statements[i].st);
@@ -61,20 +61,20 @@ static int stmt_open(struct stmt *q, struct store *s, const char *sql, struct er
 {
     int rc = statement_get(s, sql, &q->st);
     q->store = s;
-    return rc == SQLITE_OK ? 0 : turn_error(s, rc, e);
+    return rc == SQLITE_OK ? 0 : db_turn_error(s, rc, e);
 }
 
 int stmt_read(struct stmt *q, struct store *s, const char *sql, struct err *e)
 {
     stmt_close(q);
-    int r = turn_check(s, e);
+    int r = db_turn_check(s, e);
     return r < 0 ? r : stmt_open(q, s, sql, e);
 }
 
 int stmt_write(struct stmt *q, struct store *s, const char *sql, struct err *e)
 {
     stmt_close(q);
-    int r = turn_begin(s, e);
+    int r = db_turn_begin(s, e);
     if (r < 0)
         return r;
     q->writes = 1;
@@ -120,7 +120,7 @@ static int step_failed(struct stmt *q, int rc, struct err *e)
     struct store *s = q->store;
     if (rc == SQLITE_RANGE || rc == SQLITE_MISUSE)
         BUG("a parameter that the statement does not have: %s", sqlite3_sql(q->st));
-    int r = turn_error(s, rc, e);
+    int r = db_turn_error(s, rc, e);
     stmt_close(q);
     return r;
 }
@@ -154,12 +154,12 @@ int stmt_one_int(struct stmt *q, int64_t *ret, struct err *e)
 {
     int r = stmt_step(q, e);
     if (r == 1)
-        *ret = column_int(q);
+        *ret = stmt_get_int(q);
     stmt_close(q);
     return r;
 }
 
-char *column_text(struct stmt *q)
+char *stmt_get_text(struct stmt *q)
 {
     int i = ++q->column;
     const char *text = (const char *)sqlite3_column_text(q->st, i);
@@ -168,12 +168,12 @@ char *column_text(struct stmt *q)
     return mem_strndup(text, (size_t)sqlite3_column_bytes(q->st, i));
 }
 
-int64_t column_int(struct stmt *q)
+int64_t stmt_get_int(struct stmt *q)
 {
     return sqlite3_column_int64(q->st, ++q->column);
 }
 
-double column_real(struct stmt *q)
+double stmt_get_real(struct stmt *q)
 {
     int i = ++q->column;
     if (sqlite3_column_type(q->st, i) == SQLITE_NULL)
@@ -182,7 +182,7 @@ double column_real(struct stmt *q)
 }
 
 int stmt_rows(struct stmt *q, int limit, void *rows, size_t row_size,
-               void (*read)(struct stmt *q, void *row), void (*done)(void *row), struct err *e)
+              void (*read)(struct stmt *q, void *row), void (*done)(void *row), struct err *e)
 {
     char *base = rows;
     int n = 0, r = 0;
@@ -196,7 +196,7 @@ int stmt_rows(struct stmt *q, int limit, void *rows, size_t row_size,
     return r;
 }
 
-int limit_check(int limit, int max, struct err *e)
+int db_limit_check(int limit, int max, struct err *e)
 {
     if (limit >= 1 && limit <= max)
         return 0;

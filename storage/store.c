@@ -159,8 +159,10 @@ static int set_config(struct store *s, int option, int on, struct err *e)
     return 0;
 }
 
-/* For the process: this room is the only user of SQLite, from one thread. A process in which it
- * has been initialised before (a test) keeps what it has, which is slower but no less right. */
+/* For the process: this room is the only user of SQLite, from one thread. A process in which it has
+ * been initialised before (a test) keeps what it has, which is slower but no less right.
+ * STMTJRNL_SPILL: what a mark must remember of the pages changed since is kept on the heap up to
+ * this size, in one piece; 250 pages are more than any one request changes. */
 static void configure_sqlite(void)
 {
     static int done;
@@ -170,7 +172,7 @@ static void configure_sqlite(void)
     sqlite3_config(SQLITE_CONFIG_SINGLETHREAD);
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
     sqlite3_config(SQLITE_CONFIG_URI, 0);
-    sqlite3_config(SQLITE_CONFIG_LOOKASIDE, 512, 128);
+    sqlite3_config(SQLITE_CONFIG_STMTJRNL_SPILL, 1 << 20);
 }
 
 /* Nothing here touches the file. The log stays as it is at close until the database is accepted. */
@@ -179,7 +181,7 @@ static int connect(struct store *s, struct err *e)
     int flags =
         SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_EXRESCODE;
     configure_sqlite();
-    int rc = sqlite3_open_v2(s->path, &s->db, flags, NULL);
+    int rc = sqlite3_open_v2(s->path, &s->db, flags, db_walbuf_vfs());
     if (rc != SQLITE_OK)
         return err_set(e, ERR_IO, "cannot open the database %s: %s", s->path,
                        s->db ? sqlite3_errmsg(s->db) : sqlite3_errstr(rc));
@@ -207,15 +209,13 @@ static const struct pragma before_reading[] = {
     {"mmap_size", "0", "0"},
 };
 
-/* temp_store: what a mark must remember lies on the heap, not in a temporary file.
- * journal_size_limit: what one huge turn left of the log is cut off when the log is next reused. */
+/* journal_size_limit: what one huge turn left of the log is cut off when the log is next reused. */
 static const struct pragma before_writing[] = {
     {"journal_mode", "WAL", "wal"},
     {"synchronous", "FULL", "2"},
     {"foreign_keys", "ON", "1"},
     {"secure_delete", "FAST", "2"},
-    {"temp_store", "MEMORY", "2"},
-    {"cache_size", "-32768", "-32768"}, /* KiB */
+    {"cache_size", "-16384", "-16384"}, /* KiB; a commit may walk all of it */
     {"journal_size_limit", "67108864", "67108864"},
     {"wal_autocheckpoint", "0", "0"},
 };
@@ -226,9 +226,9 @@ static int set_pragma(struct store *s, const struct pragma *p, struct err *e)
     snprintf(set, sizeof set, "PRAGMA %s = %s", p->name, p->value);
     snprintf(get, sizeof get, "PRAGMA %s", p->name);
     CLEANUP(mem_freep) char *is = NULL;
-    int r = sql_exec(s, set, e);
+    int r = db_exec(s, set, e);
     if (r == 0)
-        r = sql_text(s, get, &is, e);
+        r = db_text(s, get, &is, e);
     if (r == 0 && strcmp(is, p->is) != 0)
         r = err_set(e, ERR_IO, "%s: SQLite says %s = %s where %s was set", s->path, p->name, is,
                     p->is);
@@ -255,11 +255,11 @@ static int open_database(struct store *s, char ret_id[ID_SIZE], struct err *e)
     if (r == 0)
         r = set_pragmas(s, before_reading, ARRAY_LEN(before_reading), e);
     if (r == 0)
-        r = schema_recognise(s, &empty, e);
+        r = db_schema_recognise(s, &empty, e);
     if (r == 0 && empty && ret_id[0])
         r = refuse_lost(s, "empty", ret_id, e);
     if (r == 0 && !empty)
-        r = schema_quick_check(s, e);
+        r = db_schema_quick_check(s, e);
     if (r == 0)
         r = set_pragmas(s, before_writing, ARRAY_LEN(before_writing), e);
     if (r == 0)
@@ -290,13 +290,13 @@ static int load_instance(struct store *s, struct err *e)
         return r;
     if (r == 0)
         return make_instance(s, e);
-    CLEANUP(mem_freep) char *id = column_text(&q);
+    CLEANUP(mem_freep) char *id = stmt_get_text(&q);
     if (!id_valid("inst", id))
         return err_set(e, ERR_CORRUPT,
                        "%s holds no instance id but '%.60s': restore it from a backup", s->path,
                        id);
     snprintf(s->instance_id, sizeof s->instance_id, "%s", id);
-    s->instance_epoch = column_int(&q);
+    s->instance_epoch = stmt_get_int(&q);
     return 0;
 }
 
@@ -346,9 +346,9 @@ int store_open(const char *state_dir, struct store **ret, struct err *e)
     if (r == 0)
         r = open_database(s, expected_id, e);
     if (r == 0)
-        r = schema_migrate(s, e);
+        r = db_schema_migrate(s, e);
     if (r == 0) {
-        turn_watch_log(s);
+        db_turn_watch_log(s);
         r = begin_instance(s, expected_id, e);
     }
     if (r < 0) {
@@ -365,7 +365,7 @@ void store_close(struct store *s)
         return;
     if (s->db) {
         store_rollback(s);
-        statements_finalize(s);
+        stmt_finalize_all(s);
         if (sqlite3_close(s->db) != SQLITE_OK)
             BUG("%s: %s", s->path, sqlite3_errmsg(s->db));
     }

@@ -54,8 +54,8 @@ struct event_row {
 };
 void event_row_done(struct event_row *r);
 int store_event_append(struct store *s, const struct event_row *r, int64_t *ret_seq, struct err *e);
-/* Events with seq > after, of one job if job_id is not NULL, oldest first, at most `limit` (1..1000)
- * into `rows`; returns the number, or a negative code. */
+/* Events with seq > after, of one job if job_id is not NULL, oldest first, at most `limit`
+ * (1..1000) into `rows`; returns the number, or a negative code. */
 int store_event_list(struct store *s, const char *job_id, int64_t after, int limit,
                      struct event_row *rows, struct err *e);
 
@@ -84,20 +84,21 @@ struct job_row {
     char *spec;        /* JSON text as submitted */
     char *plan;        /* JSON text, plan.h */
     int64_t priority;
-    int64_t devices;  /* ranks */
-    int device_kind;  /* enum device_kind of spec/job.h */
-    int64_t memory;   /* bytes a rank needs */
+    int64_t devices;                               /* ranks */
+    int device_kind;                               /* enum device_kind of spec/job.h */
+    int64_t memory;                                /* bytes a rank needs */
     int64_t submitted_us, started_us, finished_us; /* wall; 0: not yet */
-    int64_t attempt;  /* number of the latest attempt, 0: none yet */
-    int64_t epoch;    /* progress as last reported */
+    int64_t attempt;                               /* number of the latest attempt, 0: none yet */
+    int64_t epoch;                                 /* progress as last reported */
     int64_t step, steps;
-    char *exit;       /* JSON text or NULL */
-    int64_t version;  /* raised at every change: the ETag */
+    char *exit;      /* JSON text or NULL */
+    int64_t version; /* raised at every change: the ETag */
 };
 void job_row_done(struct job_row *r);
 
 int store_job_insert(struct store *s, const struct job_row *r, int64_t *ret_seq, struct err *e);
-int store_job_get(struct store *s, const char *id, struct job_row *ret, struct err *e); /* or ERR_NOT_FOUND */
+int store_job_get(struct store *s, const char *id, struct job_row *ret,
+                  struct err *e); /* or ERR_NOT_FOUND */
 /* Writes state, reason, times, attempt and exit of `r` (by id) and raises the version; ERR_CONFLICT
  * if the stored state is not `from`. */
 int store_job_move(struct store *s, const struct job_row *r, enum job_state from, struct err *e);
@@ -109,15 +110,16 @@ int store_job_label(struct store *s, const char *id, const char *key, const char
 int store_job_labels(struct store *s, const char *id, char **ret, struct err *e);
 
 struct job_filter {
-    unsigned states; /* bit 1u << enum job_state; 0: all */
+    unsigned states;                     /* bit 1u << enum job_state; 0: all */
     const char *label_key, *label_value; /* or NULL; a NULL value asks for the key alone */
-    const char *user; /* or NULL */
-    int64_t before_seq; /* 0: from the newest; else only seq < before_seq */
-    int limit;          /* 1..1000 */
+    const char *user;                    /* or NULL */
+    int64_t before_seq;                  /* 0: from the newest; else only seq < before_seq */
+    int limit;                           /* 1..1000 */
 };
 /* Newest first. `spec` and `plan` of the rows are NULL except plan, which is kept (its name is
  * listed). Returns the number of rows or a negative code. */
-int store_job_list(struct store *s, const struct job_filter *f, struct job_row *rows, struct err *e);
+int store_job_list(struct store *s, const struct job_filter *f, struct job_row *rows,
+                   struct err *e);
 /* Jobs that wait, highest priority first, then oldest; slim rows as above. */
 int store_job_pending(struct store *s, int limit, struct job_row *rows, struct err *e);
 /* How many pending jobs would be placed before this one. */
@@ -135,7 +137,7 @@ int store_key_expire(struct store *s, int64_t before_us, int limit, struct err *
 enum attempt_state {
     ATTEMPT_LAUNCHING, /* wanted; the node has not said yet that its ranks run */
     ATTEMPT_RUNNING,
-    ATTEMPT_STOPPING,  /* an end was asked for */
+    ATTEMPT_STOPPING, /* an end was asked for */
     ATTEMPT_ENDED,
     ATTEMPT_STATE__MAX
 };
@@ -148,11 +150,11 @@ struct attempt_row {
     int64_t epoch;  /* rises over all attempts: the fencing token */
     char *node;
     enum attempt_state state;
-    int64_t port;   /* MASTER_PORT, leased with the devices */
-    char *secret;   /* ID_SECRET_SIZE text */
-    char *stop_code;   /* why an end was asked for: "cancelled", ...; NULL: it was not */
+    int64_t port;    /* MASTER_PORT, leased with the devices */
+    char *secret;    /* ID_SECRET_SIZE text */
+    char *stop_code; /* why an end was asked for: "cancelled", ...; NULL: it was not */
     char *stop_reason;
-    char *boot_id;     /* of the node when it started; NULL before */
+    char *boot_id; /* of the node when it started; NULL before */
     int64_t created_us, started_us, ended_us;
     int64_t report_offset; /* bytes of its report file that are stored */
     char *exit;            /* JSON text or NULL */
@@ -161,7 +163,8 @@ void attempt_row_done(struct attempt_row *r);
 
 int store_attempt_insert(struct store *s, const struct attempt_row *r, struct err *e);
 int store_attempt_get(struct store *s, const char *id, struct attempt_row *ret, struct err *e);
-int store_attempt_latest(struct store *s, const char *job_id, struct attempt_row *ret, struct err *e);
+int store_attempt_latest(struct store *s, const char *job_id, struct attempt_row *ret,
+                         struct err *e);
 int store_attempt_update(struct store *s, const struct attempt_row *r, struct err *e); /* by id */
 /* Attempts that have not ended, oldest first, on `node` (NULL: all). Returns the number. */
 int store_attempt_live(struct store *s, const char *node, int limit, struct attempt_row *rows,
@@ -196,18 +199,19 @@ struct node_row {
     int64_t seen_us;   /* written now and then, not at every sync */
 };
 void node_row_done(struct node_row *r);
-int store_node_put(struct store *s, const struct node_row *r, struct err *e); /* insert or replace */
+int store_node_put(struct store *s, const struct node_row *r,
+                   struct err *e); /* insert or replace */
 int store_node_get(struct store *s, const char *name, struct node_row *ret, struct err *e);
 int store_node_list(struct store *s, const char *after_name, int limit, struct node_row *rows,
                     struct err *e);
 
 /* ---- metrics ---- */
 struct step_row {
-    int64_t attempt; /* number */
-    int64_t step;    /* from 1 */
-    int64_t epoch;   /* from 1 */
+    int64_t attempt;                       /* number */
+    int64_t step;                          /* from 1 */
+    int64_t epoch;                         /* from 1 */
     double loss, grad_norm, learning_rate; /* NaN is stored as such */
-    int64_t time_us; /* wall */
+    int64_t time_us;                       /* wall */
     double samples_per_second;
 };
 int store_step_put(struct store *s, const char *job_id, const struct step_row *r, struct err *e);
@@ -233,13 +237,15 @@ int store_epoch_list(struct store *s, const char *job_id, int limit, struct epoc
 /* Appends at `offset`, which must be the present size, else ERR_CONFLICT; the size afterwards (or
  * the present one with ERR_CONFLICT) is in *ret_size. Not part of the transaction. */
 int store_file_append(struct store *s, const char *job_id, int64_t attempt, const char *name,
-                      int64_t offset, const void *bytes, size_t n, int64_t *ret_size, struct err *e);
+                      int64_t offset, const void *bytes, size_t n, int64_t *ret_size,
+                      struct err *e);
 int store_file_size(struct store *s, const char *job_id, int64_t attempt, const char *name,
                     int64_t *ret_size, struct err *e); /* 0 for one never written */
 /* A read-only fd of it. ERR_NOT_FOUND if it was never written. */
 int store_file_open(struct store *s, const char *job_id, int64_t attempt, const char *name,
                     int *ret_fd, int64_t *ret_size, struct err *e);
 /* JSON array text [{"name","bytes"}], sorted by name; free() it. */
-int store_file_list(struct store *s, const char *job_id, int64_t attempt, char **ret, struct err *e);
+int store_file_list(struct store *s, const char *job_id, int64_t attempt, char **ret,
+                    struct err *e);
 
 #endif

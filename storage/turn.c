@@ -25,7 +25,7 @@ static int copy_err(struct err *e, const struct err *from)
     return err_set(e, from->code, "%s", from->text);
 }
 
-int turn_check(const struct store *s, struct err *e)
+int db_turn_check(const struct store *s, struct err *e)
 {
     if (s->dead.code != 0)
         return copy_err(e, &s->dead);
@@ -120,7 +120,7 @@ static void forget_turn(struct store *s)
 static void roll_back(struct store *s)
 {
     if (s->in_turn && !sqlite3_get_autocommit(s->db))
-        statement_run(s, "ROLLBACK");
+        stmt_fixed(s, "ROLLBACK");
     forget_turn(s);
     if (!sqlite3_get_autocommit(s->db))
         BUG("%s: a transaction is left after ROLLBACK: %s", s->path, sqlite3_errmsg(s->db));
@@ -137,7 +137,7 @@ static void fail_turn(struct store *s, const struct err *why)
     }
 }
 
-int turn_error(struct store *s, int rc, struct err *e)
+int db_turn_error(struct store *s, int rc, struct err *e)
 {
     char detail[200];
     struct err why;
@@ -161,7 +161,7 @@ static int count_frames(void *userdata, sqlite3 *db, const char *schema, int fra
     return SQLITE_OK;
 }
 
-void turn_watch_log(struct store *s)
+void db_turn_watch_log(struct store *s)
 {
     s->checkpoint_at = CHECKPOINT_FRAMES;
     sqlite3_wal_hook(s->db, count_frames, s);
@@ -183,23 +183,23 @@ static int checkpoint_if_due(struct store *s, struct err *e)
         s->checkpoint_at = s->wal_frames + CHECKPOINT_FRAMES;
         return 0;
     }
-    int r = turn_error(s, rc, &s->dead);
+    int r = db_turn_error(s, rc, &s->dead);
     copy_err(e, &s->dead);
     return r;
 }
 
 /* ---- the turn ---- */
-int turn_begin(struct store *s, struct err *e)
+int db_turn_begin(struct store *s, struct err *e)
 {
-    int r = turn_check(s, e);
+    int r = db_turn_check(s, e);
     if (r < 0 || s->in_turn)
         return r;
     r = checkpoint_if_due(s, e);
     if (r < 0)
         return r;
-    int rc = statement_run(s, "BEGIN IMMEDIATE");
+    int rc = stmt_fixed(s, "BEGIN IMMEDIATE");
     if (rc != SQLITE_OK)
-        return turn_error(s, rc, e);
+        return db_turn_error(s, rc, e);
     s->in_turn = 1;
     return 0;
 }
@@ -217,16 +217,16 @@ void store_rollback(struct store *s)
 
 int store_commit(struct store *s, struct err *e)
 {
-    int r = turn_check(s, e);
+    int r = db_turn_check(s, e);
     if (s->mark_count > 0)
         BUG("store_commit with %d open marks", s->mark_count);
     if (r < 0 || s->writes == 0) {
         store_rollback(s);
         return r;
     }
-    int rc = statement_run(s, "COMMIT");
+    int rc = stmt_fixed(s, "COMMIT");
     if (rc != SQLITE_OK) {
-        r = turn_error(s, rc, e);
+        r = db_turn_error(s, rc, e);
         store_rollback(s);
         return r;
     }
@@ -237,14 +237,14 @@ int store_commit(struct store *s, struct err *e)
 /* ---- marks ---- */
 int store_mark(struct store *s, struct err *e)
 {
-    int r = turn_begin(s, e);
+    int r = db_turn_begin(s, e);
     if (r < 0)
         return r;
     if (s->mark_count == STORE_MARKS_MAX)
         BUG("more than %d nested marks", STORE_MARKS_MAX);
-    int rc = statement_run(s, "SAVEPOINT mark");
+    int rc = stmt_fixed(s, "SAVEPOINT mark");
     if (rc != SQLITE_OK)
-        return turn_error(s, rc, e);
+        return db_turn_error(s, rc, e);
     s->marks[s->mark_count++] = s->writes;
     return 0;
 }
@@ -264,9 +264,9 @@ void store_keep(struct store *s)
 {
     if (!has_mark(s, "store_keep"))
         return;
-    int rc = statement_run(s, "RELEASE mark");
+    int rc = stmt_fixed(s, "RELEASE mark");
     if (rc != SQLITE_OK)
-        turn_error(s, rc, NULL);
+        db_turn_error(s, rc, NULL);
     else
         s->mark_count--;
 }
@@ -275,11 +275,11 @@ void store_undo(struct store *s)
 {
     if (!has_mark(s, "store_undo"))
         return;
-    int rc = statement_run(s, "ROLLBACK TO mark");
+    int rc = stmt_fixed(s, "ROLLBACK TO mark");
     if (rc == SQLITE_OK)
-        rc = statement_run(s, "RELEASE mark");
+        rc = stmt_fixed(s, "RELEASE mark");
     if (rc != SQLITE_OK) {
-        turn_error(s, rc, NULL);
+        db_turn_error(s, rc, NULL);
         return;
     }
     s->writes = s->marks[--s->mark_count];
