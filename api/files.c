@@ -67,13 +67,15 @@ int files_log(struct service *s, struct request *q, struct service_reply *r)
 
 /* ---- ranges (RFC 9110, section 14) ---- */
 
+/* A decimal number, -1 for none; more than fits is as good as the largest. */
 static int64_t digits(const char **p)
 {
     int64_t n = -1;
     for (; **p >= '0' && **p <= '9'; (*p)++) {
-        if (n > (INT64_MAX - 9) / 10)
-            return INT64_MAX;
-        n = (n < 0 ? 0 : n * 10) + (**p - '0');
+        if (n < 0)
+            n = **p - '0';
+        else
+            n = n > (INT64_MAX - 9) / 10 ? INT64_MAX : n * 10 + (**p - '0');
     }
     return n;
 }

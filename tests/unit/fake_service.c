@@ -49,7 +49,7 @@ static int put_content(struct service *s, struct service_reply *r, int64_t offse
         abort();
     r->file_fd = fd;
     r->file_offset = offset;
-    r->file_length = length;
+    r->file_length = length + s->lie;
     return 0;
 }
 
