@@ -274,9 +274,13 @@ static int start_shim(struct attempt *a, struct err *e)
     if (r < 0)
         return r;
     log_event(LOG_LEVEL_INFO, "shim_started", "attempt=%s pid=%d", a->id, (int)pid);
-    if (watch_shim(a, e) == ERR_NOT_FOUND) { /* dead already */
+    r = watch_shim(a, e);
+    if (r == ERR_NOT_FOUND) { /* dead already */
         waitpid(pid, NULL, 0);
         attempt_examine(a);
+    } else if (r < 0) {
+        log_event(LOG_LEVEL_ERROR, "not_watched", "attempt=%s error=%s", a->id, log_quote(e->text));
+        look_again(a);
     }
     return 0;
 }

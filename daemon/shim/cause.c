@@ -181,10 +181,13 @@ void cause_log_tail(const char *log_path, char out[CAUSE_LOG_TEXT_SIZE])
     if (!text)
         return;
     size_t from = 0;
-    while (!whole && from < n && from < 3 && ((unsigned char)text[from] & 0xc0) == 0x80)
-        from++; /* the rest of a character that was cut */
-    while (n > from && strchr("\n\r \t", text[n - 1]))
+    while (n > 0 && strchr("\n\r \t", text[n - 1]))
         n--;
+    const char *newline = whole ? NULL : memchr(text, '\n', n);
+    if (newline) /* begin with a whole line */
+        from = (size_t)(newline - text) + 1;
+    while (!whole && !newline && from < n && from < 3 && ((unsigned char)text[from] & 0xc0) == 0x80)
+        from++; /* the rest of a character that was cut */
     put_printable(out, (const unsigned char *)text + from, n - from);
 }
 

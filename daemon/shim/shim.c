@@ -176,8 +176,12 @@ static void step(struct shim *s)
         after_prepare(s);
         children = reap(s);
     }
-    if (s->end == SHIM_END_NONE && any_failed(s))
-        shim_begin_end(s, SHIM_END_FAILED, SHIM_PEER_GRACE_S);
+    if (s->end == SHIM_END_NONE && any_failed(s)) {
+        if (children)
+            shim_begin_end(s, SHIM_END_FAILED, SHIM_PEER_GRACE_S);
+        else
+            s->end = SHIM_END_FAILED;
+    }
     if (s->end == SHIM_END_NONE && children && s->record.ranks && !ranks_left(s))
         shim_begin_end(s, SHIM_END_LEFTOVERS, short_grace(s));
     if (!children && !s->exit_record)
@@ -265,8 +269,8 @@ static int watch(struct shim *s, struct err *e)
     if (r >= 0)
         r = watch_signals(s);
     if (r >= 0)
-        r = sd_event_add_inotify(s->event, NULL, s->dir, IN_MOVED_TO | IN_CLOSE_WRITE, on_directory,
-                                 s);
+        r = sd_event_add_inotify(s->event, &s->directory, s->dir, IN_MOVED_TO | IN_CLOSE_WRITE,
+                                 on_directory, s);
     if (r >= 0 && limit > 0)
         r = sd_event_add_time(s->event, NULL, CLOCK_BOOTTIME,
                               (uint64_t)(clock_boottime_us() + limit * 1000000), 0, on_time_limit,
@@ -347,8 +351,9 @@ void shim_done(struct shim *s)
     for (size_t i = 0; i < ARRAY_LEN(fds); i++)
         mem_closep(fds[i]);
     json_decref(s->exit_record);
-    sd_event_source_unref(s->kill_timer);
-    sd_event_source_unref(s->retry_timer);
+    sd_event_source_disable_unref(s->kill_timer);
+    sd_event_source_disable_unref(s->retry_timer);
+    sd_event_source_disable_unref(s->directory);
     sd_event_unref(s->event);
     free(s->ends);
     free(s->pids);

@@ -62,7 +62,7 @@ struct shim {
     int spawn_rank;           /* which could not be started; -1: none in particular */
 
     sd_event *event;
-    sd_event_source *kill_timer, *retry_timer;
+    sd_event_source *kill_timer, *retry_timer, *directory;
     json_t *exit_record; /* while writing it is retried */
     int64_t give_up_us;  /* boot time */
 };
