@@ -253,8 +253,8 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *c, const char *u
         *n = 0;
         return MHD_YES;
     }
-    char *text = strcmp(url, "/v1/agent/files") == 0 ? files_answer(c, b, &status)
-                                                     : sync_answer(b, &status);
+    char *text =
+        strcmp(url, "/v1/agent/files") == 0 ? files_answer(c, b, &status) : sync_answer(b, &status);
     return reply(c, status, text);
 }
 
