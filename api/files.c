@@ -191,10 +191,9 @@ static const char *type_of(const char *name)
 
 static void page_path(const struct request *q, struct buf *path)
 {
+    buf_adds(path, q->segment_count == 0 ? "index.html" : "");
     for (int i = 0; i < q->segment_count; i++)
         buf_addf(path, "%s%s", i ? "/" : "", q->segments[i]);
-    if (q->segment_count == 0)
-        buf_adds(path, "index.html");
 }
 
 static int no_page(const struct request *q, struct service_reply *r)

@@ -33,7 +33,8 @@ static int split(const char *text, char host[LISTEN_ADDRESS_SIZE], char port[8],
         (text[0] != '[' && memchr(text, ':', n)))
         return malformed(text, e);
     size_t digits = strspn(colon + 1, "0123456789");
-    if (digits == 0 || digits > 5 || colon[1 + digits] != '\0' || atoi(colon + 1) > 65535)
+    if (digits == 0 || digits > 5 || colon[1 + digits] != '\0' ||
+        strtol(colon + 1, NULL, 10) > 65535)
         return err_set(e, ERR_INVALID,
                        "the port in \"%.100s\" must be a number from 0 (any free one) to 65535",
                        text);
@@ -94,7 +95,7 @@ static int bind_failed(const char *text, struct err *e)
 
 static int describe(struct listen_socket *l, struct err *e)
 {
-    struct sockaddr_storage bound;
+    struct sockaddr_storage bound = {0};
     socklen_t n = sizeof bound;
     char host[INET6_ADDRSTRLEN];
     char port[8];
@@ -113,19 +114,14 @@ static int open_at(const struct addrinfo *a, const char *text, struct listen_soc
                    struct err *e)
 {
     int on = 1;
-    CLEANUP(mem_closep)
-    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
+    l->fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (l->fd < 0)
         return err_errno(e, "cannot make a socket for %s", text);
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0)
+    if (setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0)
         return err_errno(e, "cannot set up the socket for %s", text);
-    if (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0)
+    if (bind(l->fd, a->ai_addr, a->ai_addrlen) < 0 || listen(l->fd, BACKLOG) < 0)
         return bind_failed(text, e);
-    l->fd = fd;
-    int rc = describe(l, e);
-    if (rc == 0)
-        fd = -1;
-    return rc;
+    return describe(l, e);
 }
 
 int listen_open(const char *text, struct listen_socket *ret, struct err *e)
@@ -142,5 +138,7 @@ int listen_open(const char *text, struct listen_socket *ret, struct err *e)
         freeaddrinfo(found);
     if (rc == 0)
         *ret = l;
+    else if (l.fd >= 0)
+        close(l.fd);
     return rc;
 }

@@ -16,7 +16,7 @@ static const struct {
     const char *name;
     size_t len;
 } HEADER_NAMES[HEADER__MAX] = {
-#define NAME(id, text) [id] = {text, sizeof text - 1}
+#define NAME(id, text) [id] = {(text), sizeof(text) - 1}
     NAME(HEADER_HOST, "Host"),
     NAME(HEADER_CONTENT_LENGTH, "Content-Length"),
     NAME(HEADER_TRANSFER_ENCODING, "Transfer-Encoding"),
@@ -94,7 +94,8 @@ void headers_add(struct headers *h, const char *name, size_t name_len, const cha
     if (!is_token(name, name_len) || has_control(value, value_len))
         h->malformed = 1;
     for (int i = 0; i < HEADER__MAX; i++) {
-        if (name_len != HEADER_NAMES[i].len || strncasecmp(name, HEADER_NAMES[i].name, name_len))
+        if (name_len != HEADER_NAMES[i].len ||
+            strncasecmp(name, HEADER_NAMES[i].name, name_len) != 0)
             continue;
         if (h->of[i].count++ == 0) {
             h->of[i].value = value;
