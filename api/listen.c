@@ -64,15 +64,17 @@ static int resolve(const char *text, const char *host, const char *port, struct 
     return 0;
 }
 
-static int is_loopback(const struct sockaddr *a)
+static int is_loopback(const struct sockaddr_storage *a)
 {
-    if (a->sa_family == AF_INET) {
-        const struct sockaddr_in *v4 = (const void *)a;
-        return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    if (a->ss_family == AF_INET) {
+        memcpy(&v4, a, sizeof v4);
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
     }
-    const struct sockaddr_in6 *v6 = (const void *)a;
-    return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr) ||
-           (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) && v6->sin6_addr.s6_addr[12] == 127);
+    memcpy(&v6, a, sizeof v6);
+    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr) ||
+           (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr) && v6.sin6_addr.s6_addr[12] == 127);
 }
 
 static int bind_failed(const char *text, struct err *e)
@@ -104,7 +106,7 @@ static int describe(struct listen_socket *l, struct err *e)
     if (getnameinfo((struct sockaddr *)&bound, n, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         return err_set(e, ERR_IO, "cannot print the address of a socket");
-    l->loopback = is_loopback((struct sockaddr *)&bound);
+    l->loopback = is_loopback(&bound);
     snprintf(l->address, sizeof l->address, bound.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host,
              port);
     return 0;
