@@ -15,7 +15,7 @@
 #include "trainer/cpu_loops.h"
 #include "trainer/random.h"
 
-#define GEMM_ROWS 12
+#define ROW_BLOCK 12
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -35,54 +35,20 @@ static void cpu_copy(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-static void gemm_as_it_comes(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
-                             const float *a, const float *b, float beta, float *c)
-{
-    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
-                transpose_b ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, 1.0f,
-                a, (blasint)(transpose_a ? m : k), b, (blasint)(transpose_b ? k : n), beta, c,
-                (blasint)n);
-}
-
-/* Fewer rows than a block: by way of a block of which the rest is zero. */
-static void gemm_few_rows(int transpose_b, int64_t m, int64_t n, int64_t k, const float *a,
-                          const float *b, float *c)
-{
-    static float *block; /* one device, one process: kept for the next call */
-    static size_t have;
-    size_t need = (size_t)(GEMM_ROWS * (n + k));
-    if (need > have) {
-        free(block);
-        block = mem_aligned(need * sizeof *block);
-        have = need;
-    }
-    float *out = block + GEMM_ROWS * k;
-    memcpy(block, a, (size_t)(m * k) * sizeof *a);
-    memset(block + m * k, 0, (size_t)((GEMM_ROWS - m) * k) * sizeof *a);
-    gemm_as_it_comes(0, transpose_b, GEMM_ROWS, n, k, block, b, 0.0f, out);
-    memcpy(c, out, (size_t)(m * n) * sizeof *c);
-}
-
 /* A row of C shall not depend on how many other rows there are, or a batch cut differently over
  * ranks would round differently: near a ReLU's corner that is enough to switch a unit. OpenBLAS's
- * kernels for AVX2 machines give a row the same bits wherever it stands in a block of GEMM_ROWS,
- * but others in the rows left over; so the last block is moved up to overlap the one before (the
- * rows computed twice come out the same). */
+ * kernels for AVX2 machines give a row the same bits wherever it stands in a block of ROW_BLOCK,
+ * but others in the rows left over; so there are none left over. */
 static void cpu_gemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
                      const float *a, const float *b, float beta, float *c)
 {
-    int64_t whole = m / GEMM_ROWS * GEMM_ROWS;
+    int64_t rows = transpose_a ? m : (m + ROW_BLOCK - 1) / ROW_BLOCK * ROW_BLOCK;
     if (m == 0 || n == 0)
         return;
-    if (transpose_a || beta != 0.0f || whole == m) {
-        gemm_as_it_comes(transpose_a, transpose_b, m, n, k, a, b, beta, c);
-    } else if (whole == 0) {
-        gemm_few_rows(transpose_b, m, n, k, a, b, c);
-    } else {
-        int64_t at = m - GEMM_ROWS;
-        gemm_as_it_comes(0, transpose_b, whole, n, k, a, b, 0.0f, c);
-        gemm_as_it_comes(0, transpose_b, GEMM_ROWS, n, k, a + at * k, b, 0.0f, c + at * n);
-    }
+    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
+                transpose_b ? CblasTrans : CblasNoTrans, (blasint)rows, (blasint)n, (blasint)k,
+                1.0f, a, (blasint)(transpose_a ? m : k), b, (blasint)(transpose_b ? k : n), beta, c,
+                (blasint)n);
 }
 
 /* ---- activations ---- */
@@ -434,6 +400,7 @@ static void cpu_sgd(const struct elem_sgd *a, size_t n, const float *g, float *w
 const struct ops ops_cpu = {
     .name = "cpu",
     .is_host = 1,
+    .row_block = ROW_BLOCK,
     .alloc = cpu_alloc,
     .release = free,
     .zero = cpu_zero,
