@@ -149,8 +149,8 @@ static int write_parts(const struct engine *g, const struct part *parts, const c
         }
     char step[32];
     snprintf(step, sizeof step, "%lld", (long long)g->step);
-    const char *const metadata[] = {"producer", "trainyard", "job", g->launch->job,
-                                    "step",     step,        NULL};
+    /* Nothing of the attempt: the same training gives the same file. */
+    const char *const metadata[] = {"producer", "trainyard", "step", step, NULL};
     return safetensors_write(name, items, count, metadata, e);
 }
 
