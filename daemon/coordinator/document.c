@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "daemon/coordinator/explain.h"
+#include "daemon/coordinator/text.h"
 
 json_t *document_time(int64_t wall_us)
 {
@@ -31,7 +32,7 @@ static int stored_json(const char *text, const char *what, const char *id, json_
 }
 
 /* ---- jobs ---- */
-static void set_reason(struct service *c, const struct job_row *job, json_t *doc)
+static void add_reason(struct service *c, const struct job_row *job, struct buf *b)
 {
     struct explanation why;
     const char *code = job->reason_code, *text = job->reason;
@@ -43,8 +44,8 @@ static void set_reason(struct service *c, const struct job_row *job, json_t *doc
         code = why.code;
         text = why.text;
     }
-    json_object_set_new(doc, "reason", json_string(text ? text : ""));
-    json_object_set_new(doc, "reason_code", json_string(code ? code : ""));
+    text_string(b, "reason", text);
+    text_string(b, "reason_code", code);
 }
 
 static json_t *devices_of(const struct attempt_row *a, const struct lease_row *leases, int count)
@@ -71,100 +72,105 @@ static int attempt_devices(struct service *c, const struct attempt_row *a, json_
 }
 
 /* Of the latest attempt; an empty list before the first, and while the job waits again. */
-static int set_devices(struct service *c, const struct job_row *job, json_t *doc, struct err *e)
+static int add_devices(struct service *c, const struct job_row *job, struct buf *b, struct err *e)
 {
     struct attempt_row a;
-    json_t *devices = NULL;
+    json_auto_t *devices = NULL;
     int rc = 0;
-    if (job->attempt == 0 || job->state == JOB_PENDING) {
-        devices = json_array();
-    } else {
+    if (job->attempt > 0 && job->state != JOB_PENDING) {
         rc = store_attempt_latest(c->store, job->id, &a, e);
         if (rc != 0)
             return rc;
         rc = attempt_devices(c, &a, &devices, e);
         attempt_row_done(&a);
     }
+    CLEANUP(mem_freep) char *text = devices ? json_dumps(devices, JSON_COMPACT) : NULL;
     if (rc == 0)
-        json_object_set_new(doc, "devices", devices);
+        text_raw(b, "devices", text ? text : "[]");
     return rc;
 }
 
-/* Sets `key` to what the caller has, or else to the stored text. */
-static int set_part(json_t *doc, const char *key, json_t *part, const char *text, const char *id,
-                    struct err *e)
+static int add_labels(struct service *c, const struct job_row *job, const char *labels,
+                      struct buf *b, struct err *e)
 {
-    json_t *stored = NULL;
-    if (part) {
-        json_object_set(doc, key, part);
-        return 0;
-    }
-    int rc = stored_json(text, key, id, &stored, e);
+    CLEANUP(mem_freep) char *stored = NULL;
+    int rc = labels ? 0 : store_job_labels(c->store, job->id, &stored, e);
     if (rc == 0)
-        json_object_set_new(doc, key, stored);
+        text_raw(b, "labels", labels ? labels : stored);
     return rc;
 }
 
-static int set_labels(struct service *c, const struct job_row *job, json_t *labels, json_t *doc,
-                      struct err *e)
+static void add_warnings(const struct faults *warnings, struct buf *b)
 {
-    CLEANUP(mem_freep) char *text = NULL;
-    int rc = labels ? 0 : store_job_labels(c->store, job->id, &text, e);
-    return rc == 0 ? set_part(doc, "labels", labels, text, job->id, e) : rc;
+    if (!warnings || warnings->count == 0)
+        return;
+    json_auto_t *list = faults_to_json(warnings);
+    CLEANUP(mem_freep) char *text = json_dumps(list, JSON_COMPACT);
+    text_raw(b, "warnings", text ? text : "[]");
 }
 
-static json_t *frame(struct service *c, const struct job_row *job)
+static void add_progress(const struct job_row *job, struct buf *b)
 {
-    json_t *doc = json_pack("{s:s, s:s, s:s, s:s}", "id", job->id, "name", job->name, "user",
-                            job->user ? job->user : "", "state", job_state_name(job->state));
-    set_reason(c, job, doc);
-    json_object_set_new(doc, "progress",
-                        json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)job->epoch, "step",
-                                  (json_int_t)job->step, "steps", (json_int_t)job->steps));
-    json_object_set_new(doc, "submitted_at", document_time(job->submitted_us));
-    json_object_set_new(doc, "started_at", document_time(job->started_us));
-    json_object_set_new(doc, "finished_at", document_time(job->finished_us));
-    json_object_set_new(doc, "attempt", json_integer(job->attempt));
-    json_object_set_new(doc, "priority", json_integer(job->priority));
-    json_object_set_new(doc, "version", json_integer(job->version));
-    return doc;
+    text_key(b, "progress");
+    text_open(b, "{");
+    text_int(b, "epoch", job->epoch);
+    text_int(b, "step", job->step);
+    text_int(b, "steps", job->steps);
+    text_close(b, "}");
 }
 
-int document_job(struct service *c, const struct job_row *job, const struct document_parts *parts,
-                 json_t **ret, struct err *e)
+/* What a list shows and the whole document has too; the bracket stays open. */
+static void add_frame(struct service *c, const struct job_row *job, struct buf *b)
 {
-    static const struct document_parts nothing;
-    const struct document_parts *p = parts ? parts : &nothing;
-    json_t *doc = frame(c, job);
-    int rc = set_part(doc, "strategy", p->plan, job->plan, job->id, e);
+    text_open(b, "{");
+    text_string(b, "id", job->id);
+    text_string(b, "name", job->name);
+    text_string(b, "user", job->user);
+    text_string(b, "state", job_state_name(job->state));
+    add_reason(c, job, b);
+    add_progress(job, b);
+    text_time(b, "submitted_at", job->submitted_us);
+    text_time(b, "started_at", job->started_us);
+    text_time(b, "finished_at", job->finished_us);
+    text_int(b, "attempt", job->attempt);
+    text_int(b, "priority", job->priority);
+    text_int(b, "version", job->version);
+}
+
+int document_job(struct service *c, const struct job_row *job, const char *labels,
+                 const struct faults *warnings, struct buf *b, struct err *e)
+{
+    add_frame(c, job, b);
+    int rc = add_labels(c, job, labels, b, e);
     if (rc == 0)
-        rc = set_part(doc, "exit", NULL, job->exit, job->id, e);
-    if (rc == 0)
-        rc = set_part(doc, "spec", p->spec, job->spec, job->id, e);
-    if (rc == 0)
-        rc = set_labels(c, job, p->labels, doc, e);
-    if (rc == 0)
-        rc = set_devices(c, job, doc, e);
-    if (rc != 0) {
-        json_decref(doc);
-        return rc;
+        rc = add_devices(c, job, b, e);
+    text_raw(b, "strategy", job->plan);
+    text_raw(b, "exit", job->exit);
+    add_warnings(warnings, b);
+    text_raw(b, "spec", job->spec);
+    text_close(b, "}");
+    return rc;
+}
+
+/* The plan's text is ours and begins with its name. */
+static void add_strategy_name(const struct job_row *job, struct buf *b)
+{
+    static const char start[] = "{\"name\":\"";
+    char name[40] = "";
+    const char *from = job->plan ? job->plan : "";
+    if (strncmp(from, start, sizeof(start) - 1) == 0) {
+        from += sizeof(start) - 1;
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(from, "\""), from);
     }
-    *ret = doc;
-    return 0;
+    text_string(b, "strategy", name);
 }
 
-int document_job_slim(struct service *c, const struct job_row *job, json_t **ret, struct err *e)
+void document_job_slim(struct service *c, const struct job_row *job, struct buf *b)
 {
-    json_t *plan;
-    int rc = stored_json(job->plan, "plan", job->id, &plan, e);
-    if (rc != 0)
-        return rc;
-    json_t *doc = frame(c, job);
-    json_object_set(doc, "strategy", json_object_get(plan, "name"));
-    json_object_set_new(doc, "ranks", json_integer(job->devices));
-    json_decref(plan);
-    *ret = doc;
-    return 0;
+    add_frame(c, job, b);
+    add_strategy_name(job, b);
+    text_int(b, "ranks", job->devices);
+    text_close(b, "}");
 }
 
 /* ---- attempts ---- */

@@ -4,7 +4,6 @@
  * kilobyte and an allocation per figure. One answer has at most METRICS_MAX_STEPS steps (some 15
  * MB, a third of a second); a longer job's says where to go on.
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +11,11 @@
 
 #include "api/service.h"
 #include "base/buf.h"
-#include "base/clock.h"
 #include "base/id.h"
 #include "base/mem.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/coordinator/document.h"
+#include "daemon/coordinator/text.h"
 
 #define METRICS_MAX_STEPS  100000
 #define METRICS_MAX_EPOCHS 10000
@@ -33,27 +32,17 @@ static int get_job(struct service *c, const char *id, struct job_row *ret, struc
 }
 
 /* ---- metrics ---- */
-static void add_number(struct buf *b, const char *key, double v)
-{
-    if (isnan(v))
-        buf_addf(b, ",\"%s\":\"nan\"", key);
-    else if (isinf(v))
-        buf_addf(b, ",\"%s\":\"%s\"", key, v > 0 ? "inf" : "-inf");
-    else
-        buf_addf(b, ",\"%s\":%.9g", key, v);
-}
-
 static void add_step(struct buf *b, const struct step_row *row)
 {
-    char time[CLOCK_TEXT_SIZE];
-    if (b->data[b->len - 1] != '[')
-        buf_adds(b, ",");
-    buf_addf(b, "{\"step\":%lld,\"epoch\":%lld", (long long)row->step, (long long)row->epoch);
-    add_number(b, "loss", row->loss);
-    add_number(b, "grad_norm", row->grad_norm);
-    add_number(b, "learning_rate", row->learning_rate);
-    add_number(b, "samples_per_second", row->samples_per_second);
-    buf_addf(b, ",\"time\":\"%s\"}", clock_format(row->time_us, time));
+    text_open(b, "{");
+    text_int(b, "step", row->step);
+    text_int(b, "epoch", row->epoch);
+    text_number(b, "loss", row->loss);
+    text_number(b, "grad_norm", row->grad_norm);
+    text_number(b, "learning_rate", row->learning_rate);
+    text_number(b, "samples_per_second", row->samples_per_second);
+    text_time(b, "time", row->time_us);
+    text_close(b, "}");
 }
 
 /* Every step after `after`; where it had to stop in *ret_next, or 0. */

@@ -16,6 +16,7 @@
 #include "daemon/coordinator/document.h"
 #include "daemon/coordinator/job.h"
 #include "daemon/coordinator/planner.h"
+#include "daemon/coordinator/text.h"
 #include "daemon/coordinator/tries.h"
 #include "spec/job.h"
 #include "spec/plan.h"
@@ -44,14 +45,20 @@ static int get_job(struct service *c, const char *id, struct job_row *ret, struc
     return rc == 0 ? 0 : coordinator_store_failed(c, &e, r);
 }
 
-static int reply_job(struct service *c, const struct job_row *job,
-                     const struct document_parts *parts, int status, struct service_reply *r)
+/* `labels`: as text, or NULL to read them. */
+static int reply_job(struct service *c, const struct job_row *job, const char *labels, int status,
+                     struct service_reply *r)
 {
     struct err e = {0};
-    int rc = document_job(c, job, parts, &r->body, &e);
-    if (rc != 0)
+    struct buf b = BUF_INIT;
+    buf_reserve(&b, 1024 + strlen(job->spec) + strlen(job->plan));
+    int rc = document_job(c, job, labels, &r->warnings, &b, &e);
+    if (rc != 0) {
+        buf_done(&b);
         return coordinator_store_failed(c, &e, r);
+    }
     r->status = status;
+    r->text = buf_steal(&b);
     r->location = mem_printf("/v1/jobs/%s", job->id);
     r->etag = mem_printf("\"%lld\"", (long long)job->version);
     return 0;
@@ -175,12 +182,14 @@ static int insert(struct service *c, const struct submit_request *q, const struc
     return rc;
 }
 
-static json_t *labels_json(const struct job_spec *spec)
+static char *labels_text(const struct job_spec *spec)
 {
-    json_t *labels = json_object();
+    struct buf b = BUF_INIT;
+    text_open(&b, "{");
     for (int i = 0; i < spec->label_count; i++)
-        json_object_set_new(labels, spec->labels[i].key, json_string(spec->labels[i].value));
-    return labels;
+        text_string(&b, spec->labels[i].key, spec->labels[i].value);
+    text_close(&b, "}");
+    return buf_steal(&b);
 }
 
 static int store_submission(struct service *c, const struct submit_request *q,
@@ -208,9 +217,8 @@ static int store_submission(struct service *c, const struct submit_request *q,
     queue_add(&c->queue, &job);
     c->try_place = 1;
     c->submissions++;
-    json_auto_t *labels = labels_json(s->spec);
-    struct document_parts parts = {.spec = s->doc, .plan = s->plan_json, .labels = labels};
-    return reply_job(c, &job, &parts, 201, r);
+    CLEANUP(mem_freep) char *labels = labels_text(s->spec);
+    return reply_job(c, &job, labels, 201, r);
 }
 
 static int submit(struct service *c, const struct submit_request *q, struct submission *s,
@@ -279,7 +287,7 @@ static int parse_cursor(const char *after, int64_t *ret, struct service_reply *r
 }
 
 /* A cursor if there is a row behind the last one of this page. */
-static int add_next(struct service *c, const struct job_filter *f, int64_t last_seq, json_t *body,
+static int add_next(struct service *c, const struct job_filter *f, int64_t last_seq, struct buf *b,
                     struct err *e)
 {
     struct job_filter rest = *f;
@@ -292,7 +300,7 @@ static int add_next(struct service *c, const struct job_filter *f, int64_t last_
         return count;
     job_row_done(&row);
     snprintf(next, sizeof(next), "%lld", (long long)last_seq);
-    json_object_set_new(body, "next", json_string(next));
+    text_string(b, "next", next);
     return 0;
 }
 
@@ -300,23 +308,21 @@ static int list_rows(struct service *c, const struct job_filter *f, struct job_r
                      struct service_reply *r)
 {
     struct err e = {0};
-    int count = store_job_list(c->store, f, rows, &e), rc = 0;
-    if (count < 0)
-        return coordinator_store_failed(c, &e, r);
-    json_t *jobs = json_array();
-    for (int i = 0; i < count; i++) {
-        json_t *doc;
-        if (rc == 0)
-            rc = document_job_slim(c, &rows[i], &doc, &e);
-        if (rc == 0)
-            json_array_append_new(jobs, doc);
-    }
-    r->body = json_pack("{s:o}", "jobs", jobs);
-    r->status = 200;
-    if (rc == 0 && count == f->limit)
-        rc = add_next(c, f, rows[count - 1].seq, r->body, &e);
+    struct buf b = BUF_INIT;
+    int count = store_job_list(c->store, f, rows, &e), rc = count < 0 ? count : 0;
+    text_open(&b, "{");
+    text_key(&b, "jobs");
+    text_open(&b, "[");
+    for (int i = 0; i < count; i++)
+        document_job_slim(c, &rows[i], &b);
+    text_close(&b, "]");
+    if (count == f->limit)
+        rc = add_next(c, f, rows[count - 1].seq, &b, &e);
+    text_close(&b, "}");
     for (int i = 0; i < count; i++)
         job_row_done(&rows[i]);
+    r->text = buf_steal(&b);
+    r->status = 200;
     return rc == 0 ? 0 : coordinator_store_failed(c, &e, r);
 }
 

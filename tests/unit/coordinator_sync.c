@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/coordinator/coordinator.h"
+#include "daemon/coordinator/text.h"
 
 #define JOB(devices, rest)                                                                         \
     "{\"name\":\"j\",\"command\":[\"true\"],\"resources\":{\"devices\":" #devices "}" rest "}"
@@ -78,7 +79,7 @@ static int submit(const char *body, const char *key, json_t **ret_body, char *co
     coordinator_clock(c);
     service_job_submit(c, &q, &r);
     if (ret_body)
-        *ret_body = json_incref(r.body);
+        *ret_body = r.text ? json_loads(r.text, 0, NULL) : json_incref(r.body);
     if (code)
         snprintf(code, 48, "%s", r.code);
     int status = r.status;
@@ -99,7 +100,8 @@ static json_t *show(const char *id)
     struct service_reply r;
     service_reply_init(&r);
     assert_int_equal(service_job_show(c, id, &r), 0);
-    json_t *doc = json_incref(r.body);
+    json_t *doc = json_loads(r.text, 0, NULL);
+    assert_non_null(doc);
     service_reply_done(&r);
     return doc;
 }
@@ -671,6 +673,43 @@ static void wrong_documents(void **state)
                                0, NULL)));
 }
 
+static void documents_keep_every_byte(void **state)
+{
+    (void)state;
+    json_auto_t *doc = NULL;
+    static const char name[] = "q\"b\\n\x01\xc3\xa9\xf0\x9f\x98\x80";
+    json_auto_t *job = json_pack("{s:s, s:[s], s:{s:s}, s:f, s:i}", "name", "x", "command", "true",
+                                 "labels", "k", "v", "unknown_field", 0.1, "priority", -7);
+    json_auto_t *resources = json_pack("{s:i}", "devices", 1);
+    json_object_set(job, "resources", resources);
+    CLEANUP(mem_freep) char *text = json_dumps(job, JSON_INDENT(2));
+    int status = submit(text, NULL, &doc, NULL);
+    assert_int_equal(status, 201);
+    assert_non_null(doc);
+    assert_true(json_equal(json_object_get(doc, "spec"), job));
+    assert_int_equal(json_integer_value(json_object_get(doc, "priority")), -7);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(doc, "labels"), "k")),
+                        "v");
+    assert_int_equal(json_array_size(json_object_get(doc, "warnings")), 1);
+    assert_true(json_is_null(json_object_get(doc, "started_at")));
+    struct buf b = BUF_INIT;
+    text_open(&b, "{");
+    text_string(&b, "name", name);
+    text_int(&b, "least", INT64_MIN);
+    text_number(&b, "third", 1.0 / 3.0);
+    text_key(&b, "none");
+    text_open(&b, "[");
+    text_close(&b, "]");
+    text_string(&b, "nothing", NULL);
+    text_close(&b, "}");
+    json_auto_t *read = json_loads(b.data, 0, NULL);
+    buf_done(&b);
+    assert_non_null(read);
+    assert_string_equal(json_string_value(json_object_get(read, "name")), name);
+    assert_true(json_integer_value(json_object_get(read, "least")) == INT64_MIN);
+    assert_string_equal(json_string_value(json_object_get(read, "nothing")), "");
+}
+
 static void dry_run_stores_nothing(void **state)
 {
     (void)state;
@@ -699,8 +738,9 @@ static void lists_page_by_cursor(void **state)
         struct list_request q = {.limit = 2, .after = after[0] ? after : NULL};
         service_reply_init(&r);
         assert_int_equal(service_job_list(c, &q, &r), 0);
-        seen += json_array_size(json_object_get(r.body, "jobs"));
-        const char *next = json_string_value(json_object_get(r.body, "next"));
+        json_auto_t *page_doc = json_loads(r.text, 0, NULL);
+        seen += json_array_size(json_object_get(page_doc, "jobs"));
+        const char *next = json_string_value(json_object_get(page_doc, "next"));
         assert_int_equal(next != NULL, page < 2);
         snprintf(after, sizeof(after), "%s", next ? next : "");
         service_reply_done(&r);
@@ -710,8 +750,9 @@ static void lists_page_by_cursor(void **state)
     struct list_request q = {.limit = 2, .label = "team=a", .states = "pending,running"};
     service_reply_init(&r);
     assert_int_equal(service_job_list(c, &q, &r), 0);
-    assert_int_equal(json_array_size(json_object_get(r.body, "jobs")), 2);
-    assert_null(json_object_get(r.body, "next")); /* exactly one page */
+    json_auto_t *list = json_loads(r.text, 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(list, "jobs")), 2);
+    assert_null(json_object_get(list, "next")); /* exactly one page */
     service_reply_done(&r);
     q.states = "pending,,x";
     assert_int_equal(service_job_list(c, &q, &r), ERR_INVALID);
@@ -811,7 +852,8 @@ static void a_full_disk_is_answered_and_survived(void **state)
     assert_int_equal(r.status, 503);
     service_reply_done(&r);
     int64_t counts[JOB_STATE__MAX];
-    assert_true(store_job_count(c->store, counts, &e) >= 0);
+    if (store_job_count(c->store, counts, &e) < 0)
+        fail_msg("a full disk keeps from reading: %s", e.text);
     assert_int_equal(counts[JOB_PENDING] + counts[JOB_STARTING], taken);
     assert_int_equal(c->queue.jobs, counts[JOB_PENDING]);
     assert_int_equal(mount("none", state_dir, "tmpfs", MS_REMOUNT, "size=64m"), 0);
@@ -851,6 +893,7 @@ int main(void)
         TEST(nothing_is_lost_by_a_restart),
         TEST(keys),
         TEST(wrong_documents),
+        TEST(documents_keep_every_byte),
         TEST(dry_run_stores_nothing),
         TEST(lists_page_by_cursor),
         TEST(a_turn_that_fails_leaves_nothing),

@@ -1,0 +1,106 @@
+/* text.c: numbers are printed with 9 significant digits, which is what tells two float32 apart. */
+#include "daemon/coordinator/text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+static void comma(struct buf *b)
+{
+    char last = b->len ? b->data[b->len - 1] : '[';
+    if (last != '{' && last != '[' && last != ':')
+        buf_add(b, ",", 1);
+}
+
+void text_open(struct buf *b, const char *bracket)
+{
+    comma(b);
+    buf_add(b, bracket, 1);
+}
+
+void text_close(struct buf *b, const char *bracket)
+{
+    buf_add(b, bracket, 1);
+}
+
+static void escape(struct buf *b, unsigned char c)
+{
+    char text[8];
+    if (c == '"' || c == '\\')
+        snprintf(text, sizeof(text), "\\%c", c);
+    else
+        snprintf(text, sizeof(text), "\\u%04x", c);
+    buf_adds(b, text);
+}
+
+static void quote(struct buf *b, const char *value)
+{
+    buf_add(b, "\"", 1);
+    for (const char *p = value; *p;) {
+        size_t plain = 0;
+        while ((unsigned char)p[plain] >= 0x20 && p[plain] != '"' && p[plain] != '\\')
+            plain++;
+        buf_add(b, p, plain);
+        p += plain;
+        if (*p)
+            escape(b, (unsigned char)*p++);
+    }
+    buf_add(b, "\"", 1);
+}
+
+void text_key(struct buf *b, const char *key)
+{
+    comma(b);
+    quote(b, key);
+    buf_add(b, ":", 1);
+}
+
+void text_string(struct buf *b, const char *key, const char *value)
+{
+    text_key(b, key);
+    quote(b, value ? value : "");
+}
+
+void text_int(struct buf *b, const char *key, int64_t value)
+{
+    char digits[24], *p = digits + sizeof(digits);
+    uint64_t rest = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    text_key(b, key);
+    do {
+        *--p = (char)('0' + rest % 10);
+        rest /= 10;
+    } while (rest > 0);
+    if (value < 0)
+        *--p = '-';
+    buf_add(b, p, (size_t)(digits + sizeof(digits) - p));
+}
+
+void text_number(struct buf *b, const char *key, double value)
+{
+    char text[40];
+    if (isnan(value))
+        snprintf(text, sizeof(text), "\"nan\"");
+    else if (isinf(value))
+        snprintf(text, sizeof(text), value > 0 ? "\"inf\"" : "\"-inf\"");
+    else
+        snprintf(text, sizeof(text), "%.9g", value);
+    text_key(b, key);
+    buf_adds(b, text);
+}
+
+void text_time(struct buf *b, const char *key, int64_t wall_us)
+{
+    char text[CLOCK_TEXT_SIZE];
+    if (wall_us)
+        text_string(b, key, clock_format(wall_us, text));
+    else
+        text_raw(b, key, NULL);
+}
+
+void text_raw(struct buf *b, const char *key, const char *json)
+{
+    text_key(b, key);
+    buf_adds(b, json && json[0] ? json : "null");
+}
