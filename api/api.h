@@ -22,7 +22,8 @@ struct api_options {
     const char *allowed_hosts; /* further names accepted in Host, comma-separated, or NULL; loopback
                                   names and the listen address always are */
     const char *web_dir;       /* directory of the page at /, or NULL */
-    int connection_limit;      /* 0: 4096 for users, 1024 for agents */
+    int connection_limit; /* each listener's; 0: 4096 for users, 1024 for agents, or what the limit
+                             of open files leaves, which is raised as far as it may be */
 };
 
 int api_open(const struct api_options *o, struct service *service, struct api **ret, struct err *e);
@@ -37,10 +38,12 @@ int64_t api_timeout_us(const struct api *a); /* -1: none; 0: run at once */
 void api_run(struct api *a);
 
 /* The turn is over: committed (error NULL), or not, and why. Releases the answers kept back, as
- * they are or as 507/503 problems, and sends what can be sent now. */
+ * they are or as 507/503 problems, and sends what can be sent now. Calls no verb: requests that
+ * come in meanwhile have api_timeout_us() be 0, and are served by the next api_run(). */
 void api_turn_done(struct api *a, const struct err *error);
 
-/* Calls the verb of the parked request `ticket` again. Unknown tickets are ignored. */
+/* Has the next api_run() call the verb of the parked request `ticket` again. May be called at any
+ * time, within verbs, too. Unknown tickets, and those of clients that have left, are ignored. */
 void api_wake(struct api *a, uint64_t ticket);
 
 #endif
