@@ -52,6 +52,41 @@ int attempt_lock(const char *dir, int *ret_fd, struct err *e)
     return 0;
 }
 
+static int write_text(int fd, const char *text)
+{
+    for (size_t n = strlen(text); n > 0;) {
+        ssize_t w = write(fd, text, n);
+        if (w < 0 && errno == EINTR)
+            continue;
+        if (w < 0)
+            return -1;
+        text += w;
+        n -= (size_t)w;
+    }
+    return 0;
+}
+
+int attempt_write(const char *dir, const char *name, const json_t *doc, struct err *e)
+{
+    CLEANUP(mem_freep) char *text = json_dumps(doc, JSON_COMPACT);
+    CLEANUP(mem_freep) char *path = attempt_path(dir, name);
+    CLEANUP(mem_freep) char *tmp = mem_printf("%s.%d.tmp", path, (int)getpid());
+    if (!text)
+        return err_set(e, ERR_INTERNAL, "cannot print the document for %s as JSON", path);
+    CLEANUP(mem_closep)
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return err_errno(e, "cannot create %s", tmp);
+    int r = 0;
+    if (write_text(fd, text) < 0)
+        r = err_errno(e, "cannot write %s", tmp);
+    else if (rename(tmp, path) < 0)
+        r = err_errno(e, "cannot rename %s to %s", tmp, path);
+    if (r < 0)
+        unlink(tmp);
+    return r;
+}
+
 /* ---- shim.json ---- */
 
 void shim_record_done(struct shim_record *r)
@@ -72,29 +107,6 @@ static json_t *ranks_to_json(const struct shim_record *r)
     return list;
 }
 
-/* tmp and rename, without the fsync of file_write_json(). */
-static int replace_unsynced(const char *path, const char *text, struct err *e)
-{
-    CLEANUP(mem_freep) char *tmp = mem_printf("%s.%d.tmp", path, (int)getpid());
-    CLEANUP(mem_closep)
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return err_errno(e, "cannot create %s", tmp);
-    size_t n = strlen(text);
-    ssize_t w = write(fd, text, n);
-    int r = 0;
-    if (w != (ssize_t)n) {
-        if (w >= 0)
-            errno = ENOSPC;
-        r = err_errno(e, "cannot write %s", tmp);
-    } else if (rename(tmp, path) < 0) {
-        r = err_errno(e, "cannot rename %s to %s", tmp, path);
-    }
-    if (r < 0)
-        unlink(tmp);
-    return r;
-}
-
 int shim_record_write(const char *dir, const struct shim_record *r, struct err *e)
 {
     json_auto_t *doc = json_pack("{s:s, s:i, s:I, s:I}", "boot_id", r->shim.boot_id, "pid",
@@ -102,11 +114,9 @@ int shim_record_write(const char *dir, const struct shim_record *r, struct err *
                                  "started_us", (json_int_t)r->started_us);
     if (doc && r->ranks)
         json_object_set_new(doc, "ranks", ranks_to_json(r));
-    CLEANUP(mem_freep) char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
-    if (!text)
+    if (!doc)
         return err_set(e, ERR_INTERNAL, "cannot print %s", ATTEMPT_SHIM);
-    CLEANUP(mem_freep) char *path = attempt_path(dir, ATTEMPT_SHIM);
-    return replace_unsynced(path, text, e);
+    return attempt_write(dir, ATTEMPT_SHIM, doc, e);
 }
 
 static int read_ranks(const json_t *list, struct shim_record *r)
@@ -175,8 +185,7 @@ int stop_request_write(const char *dir, const struct stop_request *s, struct err
                                  (json_int_t)s->grace_s);
     if (!doc)
         return err_set(e, ERR_INTERNAL, "cannot print %s", ATTEMPT_STOP);
-    CLEANUP(mem_freep) char *path = attempt_path(dir, ATTEMPT_STOP);
-    return file_write_json(path, doc, 0600, e);
+    return attempt_write(dir, ATTEMPT_STOP, doc, e);
 }
 
 /* Copies at most size - 1 bytes without cutting a UTF-8 sequence in two. */

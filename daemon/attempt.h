@@ -42,6 +42,10 @@ int attempt_mark(const char *attempt, char out[ATTEMPT_MARK_SIZE], struct err *e
  * held until *ret_fd is closed. */
 int attempt_lock(const char *dir, int *ret_fd, struct err *e);
 
+/* Writes <dir>/<name> atomically but without waiting for the disk: for what is void, or is made
+ * again, after a crash of the machine. Mode 0600. */
+int attempt_write(const char *dir, const char *name, const json_t *doc, struct err *e);
+
 /* ---- shim.json ---- */
 struct shim_rank {
     int rank;
@@ -57,7 +61,6 @@ struct shim_record {
 };
 
 void shim_record_done(struct shim_record *r); /* safe on a zeroed struct */
-/* Atomic but not synced: what it says is void after a crash of the machine. */
 int shim_record_write(const char *dir, const struct shim_record *r, struct err *e);
 int shim_record_read(const char *dir, struct shim_record *ret, struct err *e);
 

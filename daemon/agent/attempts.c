@@ -321,13 +321,13 @@ static void complete_launch(const struct agent *g, json_t *launch)
 
 static int make_directory(struct attempt *a, const json_t *launch, struct err *e)
 {
-    CLEANUP(mem_freep) char *path = attempt_path(a->dir, ATTEMPT_LAUNCH);
     if (mkdir(a->dir, 0711) < 0)
         return err_errno(e, "cannot create %s", a->dir);
     a->has_dir = 1;
     if (chmod(a->dir, 0711) < 0) /* whatever our umask is */
         return err_errno(e, "cannot set the mode of %s", a->dir);
-    return file_write_json(path, launch, 0600, e);
+    /* After a crash of the machine the attempt is lost in any case, whatever of this was kept. */
+    return attempt_write(a->dir, ATTEMPT_LAUNCH, launch, e);
 }
 
 void attempt_launch(struct agent *g, const char *id, int64_t epoch, json_t *launch)

@@ -182,3 +182,13 @@ teardown() { lib_teardown; }
     [ "$(stat -c %s "$T/a/rank-0.log")" -eq 20000000 ]
     [ "$(exit_field exit_code)" = 2 ]
 }
+
+@test "an exit record that cannot be written is tried again" {
+    mkdir -p -m 711 "$T/a/exit.json" # a directory in its place: rename fails, as on a full disk
+    start_shim "$(launch "$A" 1 5 0 '["sh", "-c", "exit 4"]')"
+    wait_for 10 grep -q exit_record "$T/a/shim.log"
+    alive "$SHIM"
+    rmdir "$T/a/exit.json"
+    wait_for 10 ended
+    [ "$(exit_field exit_code)" = 4 ]
+}
