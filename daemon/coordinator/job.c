@@ -29,18 +29,24 @@ int job_is_final(enum job_state s)
     return s == JOB_SUCCEEDED || s == JOB_FAILED || s == JOB_CANCELLED;
 }
 
+int job_event_text(struct store *store, const char *type, const char *job_id, const char *node,
+                   const char *data, int64_t wall_us, struct err *e)
+{
+    struct event_row row = {.time_us = wall_us,
+                            .type = (char *)type,
+                            .job_id = (char *)job_id,
+                            .node = (char *)node,
+                            .data = (char *)data};
+    int64_t seq;
+    return store_event_append(store, &row, &seq, e);
+}
+
 int job_event(struct store *store, const char *type, const char *job_id, const char *node,
               json_t *take_data, int64_t wall_us, struct err *e)
 {
     CLEANUP(mem_freep) char *text = take_data ? json_dumps(take_data, JSON_COMPACT) : NULL;
     json_decref(take_data);
-    struct event_row row = {.time_us = wall_us,
-                            .type = (char *)type,
-                            .job_id = (char *)job_id,
-                            .node = (char *)node,
-                            .data = text ? text : (char *)"{}"};
-    int64_t seq;
-    return store_event_append(store, &row, &seq, e);
+    return job_event_text(store, type, job_id, node, text ? text : "{}", wall_us, e);
 }
 
 static void replace(char **field, const char *text)

@@ -32,4 +32,8 @@ int job_move(struct store *store, struct job_row *job, enum job_state to, const 
 int job_event(struct store *store, const char *type, const char *job_id, const char *node,
               json_t *take_data, int64_t wall_us, struct err *e);
 
+/* The same with `data` as the text of a JSON object. */
+int job_event_text(struct store *store, const char *type, const char *job_id, const char *node,
+                   const char *data, int64_t wall_us, struct err *e);
+
 #endif

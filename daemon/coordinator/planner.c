@@ -19,9 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/mem.h"
 #include "daemon/coordinator/explain.h"
+#include "daemon/coordinator/text.h"
 
 #define PLANNER_MIN_ROWS    4
 #define PLANNER_MAX_DEVICES 64 /* how far the search for a device count that works goes */
@@ -382,4 +382,41 @@ int planner_plan(const struct job_spec *job, const struct planner_view *view, st
     }
     *ret = plan;
     return 0;
+}
+
+/* ---- as JSON ---- */
+static void write_mesh(const struct plan *plan, struct buf *b)
+{
+    text_key(b, "mesh");
+    text_open(b, "{");
+    text_int(b, "data", plan->data);
+    text_int(b, "pipeline", plan->pipeline);
+    text_int(b, "microbatches", plan->microbatches);
+    text_string(b, "schedule", pipeline_schedule_name(plan->schedule));
+    text_close(b, "}");
+}
+
+static void write_stages(const struct plan *plan, struct buf *b)
+{
+    text_key(b, "stages");
+    text_open(b, "[");
+    for (int s = 0; s < plan->pipeline; s++) {
+        text_open(b, "[");
+        buf_addf(b, "%d,%d", plan->stage_first[s], plan->stage_first[s + 1]);
+        text_close(b, "]");
+    }
+    text_close(b, "]");
+}
+
+void planner_write(const struct plan *plan, struct buf *b)
+{
+    text_open(b, "{");
+    text_string(b, "name", strategy_name(plan->kind));
+    text_int(b, "ranks", plan->ranks);
+    write_mesh(plan, b);
+    write_stages(plan, b);
+    text_int(b, "memory_bytes", plan->memory_bytes);
+    text_string(b, "chosen_by", plan->chosen_by_auto ? "auto" : "user");
+    text_string(b, "why", plan->why);
+    text_close(b, "}");
 }

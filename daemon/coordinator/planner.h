@@ -2,6 +2,7 @@
 #ifndef TRAINYARD_COORDINATOR_PLANNER_H
 #define TRAINYARD_COORDINATOR_PLANNER_H
 
+#include "base/buf.h"
 #include "base/faults.h"
 #include "spec/job.h"
 #include "spec/plan.h"
@@ -15,5 +16,9 @@ struct planner_view {
  * smallest change that would work as its hint, and ERR_INVALID is returned. plan_done(ret). */
 int planner_plan(const struct job_spec *job, const struct planner_view *view, struct plan *ret,
                  struct faults *f);
+
+/* Appends what plan_to_json() makes of it, without the JSON library, which takes ten times as long:
+ * every submission does it. */
+void planner_write(const struct plan *plan, struct buf *b);
 
 #endif

@@ -69,18 +69,16 @@ struct submission {
     json_t *doc;
     struct job_spec *spec;
     struct plan plan;
-    json_t *plan_json;
-    char *plan_text;
+    struct buf plan_text;
     char hash[65]; /* of the body; "" without a key */
 };
 
 static void submission_done(struct submission *s)
 {
     json_decref(s->doc);
-    json_decref(s->plan_json);
     job_spec_free(s->spec);
     plan_done(&s->plan);
-    free(s->plan_text);
+    buf_done(&s->plan_text);
 }
 
 static void hash_body(const char *body, size_t n, char out[65])
@@ -134,10 +132,7 @@ static int parse(struct service *c, const struct submit_request *q, struct submi
         return service_fail(r, 422, "invalid_spec", "%zu %s in the job keep%s it from running.",
                             r->faults.total, r->faults.total == 1 ? "fault" : "faults",
                             r->faults.total == 1 ? "s" : "");
-    s->plan_json = plan_to_json(&s->plan);
-    s->plan_text = json_dumps(s->plan_json, JSON_COMPACT);
-    if (!s->plan_text)
-        return service_fail(r, 500, "internal", "The plan cannot be written as JSON.");
+    planner_write(&s->plan, &s->plan_text);
     return 0;
 }
 
@@ -150,6 +145,21 @@ static int insert_labels(struct service *c, const struct submission *s, const ch
     return rc;
 }
 
+static int event_submitted(struct service *c, const struct submission *s, const struct job_row *job,
+                           struct err *e)
+{
+    struct buf data = BUF_INIT;
+    text_open(&data, "{");
+    text_string(&data, "name", job->name);
+    text_string(&data, "user", job->user);
+    text_int(&data, "devices", job->devices);
+    text_string(&data, "strategy", strategy_name(s->plan.kind));
+    text_close(&data, "}");
+    int rc = job_event_text(c->store, "job_submitted", job->id, NULL, data.data, c->wall_us, e);
+    buf_done(&data);
+    return rc;
+}
+
 static int insert_rows(struct service *c, const struct submit_request *q,
                        const struct submission *s, struct job_row *job, struct err *e)
 {
@@ -157,11 +167,7 @@ static int insert_rows(struct service *c, const struct submit_request *q,
     if (rc == 0)
         rc = insert_labels(c, s, job->id, e);
     if (rc == 0)
-        rc = job_event(c->store, "job_submitted", job->id, NULL,
-                       json_pack("{s:s, s:s, s:I, s:s}", "name", job->name, "user", job->user,
-                                 "devices", (json_int_t)job->devices, "strategy",
-                                 strategy_name(s->plan.kind)),
-                       c->wall_us, e);
+        rc = event_submitted(c, s, job, e);
     if (rc == 0 && q->idempotency_key)
         rc = store_key_put(c->store, "", q->idempotency_key, s->hash, job->id, c->wall_us, e);
     return rc;
@@ -205,7 +211,7 @@ static int store_submission(struct service *c, const struct submit_request *q,
                           .reason_code = (char *)"",
                           .reason = (char *)"",
                           .spec = text,
-                          .plan = s->plan_text,
+                          .plan = s->plan_text.data,
                           .priority = s->spec->priority,
                           .devices = s->spec->resources.devices,
                           .device_kind = (int)s->spec->resources.device,
@@ -235,7 +241,7 @@ static int submit(struct service *c, const struct submit_request *q, struct subm
         return rc;
     if (q->dry_run) {
         r->status = 200;
-        r->body = json_pack("{s:O}", "plan", s->plan_json);
+        r->body = json_pack("{s:o}", "plan", plan_to_json(&s->plan));
         return 0;
     }
     if (c->queue.jobs >= COORDINATOR_MAX_PENDING) {

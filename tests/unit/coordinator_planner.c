@@ -59,6 +59,12 @@ static void plan(int devices, int64_t memory, const char *strategy, struct plan 
     assert_non_null(ret->why);
     assert_int_not_equal(ret->why[0], 0);
     assert_int_equal(ret->data * ret->pipeline, ret->ranks);
+    json_auto_t *doc = plan_to_json(ret); /* and as text, the very same */
+    CLEANUP(mem_freep) char *expected = json_dumps(doc, JSON_COMPACT);
+    struct buf text = BUF_INIT;
+    planner_write(ret, &text);
+    assert_string_equal(text.data, expected);
+    buf_done(&text);
     faults_done(&f);
     job_spec_free(s);
 }
