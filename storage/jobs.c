@@ -394,8 +394,9 @@ int store_job_pending(struct store *s, int limit, struct job_row *rows, struct e
     int r = db_limit_check(limit, PENDING_MAX, e);
     if (r == 0)
         r = stmt_read(&q, s,
-                      "SELECT " JOB_SLIM JOB_FROM
-                      "WHERE j.state = 0 ORDER BY j.priority DESC, j.seq LIMIT ?",
+                      "SELECT " JOB_SLIM "FROM jobs j INDEXED BY jobs_pending"
+                      " JOIN job_documents d ON d.job = j.seq WHERE j.state = 0 ORDER BY "
+                      "j.priority DESC, j.seq LIMIT ?",
                       e);
     if (r < 0)
         return r;

@@ -295,16 +295,22 @@ static const char *const checks[] = {
 #define CHECK_PAGES (64 * 1024)
 #define CHECK_US    300000
 
+int db_schema_check_tables(struct store *s, struct err *e)
+{
+    int64_t end = clock_boottime_us() + CHECK_US;
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < ARRAY_LEN(checks) && clock_boottime_us() < end; i++)
+        r = check_with(s, checks[i], e);
+    return r;
+}
+
 int db_schema_quick_check(struct store *s, struct err *e)
 {
     int64_t pages = 0;
     int r = db_int(s, "PRAGMA page_count", &pages, e);
     if (r < 0)
         return r;
-    if (pages <= CHECK_PAGES)
-        return check_with(s, "PRAGMA quick_check(1)", e);
-    int64_t end = clock_boottime_us() + CHECK_US;
-    for (size_t i = 0; r == 0 && i < ARRAY_LEN(checks) && clock_boottime_us() < end; i++)
-        r = check_with(s, checks[i], e);
-    return r;
+    if (pages > CHECK_PAGES)
+        return db_schema_check_tables(s, e);
+    return check_with(s, "PRAGMA quick_check(1)", e);
 }

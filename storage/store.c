@@ -365,6 +365,8 @@ void store_close(struct store *s)
         return;
     if (s->db) {
         store_rollback(s);
+        if (s->dead.code != 0) /* what is in the log is safer there */
+            set_config(s, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
         stmt_finalize_all(s);
         if (sqlite3_close(s->db) != SQLITE_OK)
             BUG("%s: %s", s->path, sqlite3_errmsg(s->db));

@@ -96,14 +96,17 @@ struct job_row {
 };
 void job_row_done(struct job_row *r);
 
+/* Stores version 1, whatever r->version says; ERR_CONFLICT if the id exists. */
 int store_job_insert(struct store *s, const struct job_row *r, int64_t *ret_seq, struct err *e);
 int store_job_get(struct store *s, const char *id, struct job_row *ret,
                   struct err *e); /* or ERR_NOT_FOUND */
 /* Writes state, reason, times, attempt and exit of `r` (by id) and raises the version; ERR_CONFLICT
  * if the stored state is not `from`. */
 int store_job_move(struct store *s, const struct job_row *r, enum job_state from, struct err *e);
+/* Raises the version if anything changes. */
 int store_job_progress(struct store *s, const char *id, int64_t epoch, int64_t step, int64_t steps,
                        struct err *e);
+/* Sets or replaces. Raises the version unless the job was inserted in this turn. */
 int store_job_label(struct store *s, const char *id, const char *key, const char *value,
                     struct err *e);
 /* A job's labels as a JSON object text; free() it. */
@@ -129,8 +132,10 @@ int store_job_count(struct store *s, int64_t counts[JOB_STATE__MAX], struct err 
 /* Idempotency-Key: in the same transaction as the job. body_hash is 64 hex digits. */
 int store_key_get(struct store *s, const char *user, const char *key, char ret_body_hash[65],
                   char ret_job_id[40], struct err *e); /* or ERR_NOT_FOUND */
+/* ERR_CONFLICT if the key has been used. */
 int store_key_put(struct store *s, const char *user, const char *key, const char *body_hash,
                   const char *job_id, int64_t now_us, struct err *e);
+/* Drops keys put before `before_us`, looking at the `limit` oldest. */
 int store_key_expire(struct store *s, int64_t before_us, int limit, struct err *e);
 
 /* ---- attempts and leases ---- */
@@ -161,11 +166,16 @@ struct attempt_row {
 };
 void attempt_row_done(struct attempt_row *r);
 
+/* Its job and node must be stored (ERR_NOT_FOUND). ERR_CONFLICT if its id, its number or its epoch
+ * is taken, or its port (if not 0) by a live attempt of the node. */
 int store_attempt_insert(struct store *s, const struct attempt_row *r, struct err *e);
 int store_attempt_get(struct store *s, const char *id, struct attempt_row *ret, struct err *e);
 int store_attempt_latest(struct store *s, const char *job_id, struct attempt_row *ret,
                          struct err *e);
-int store_attempt_update(struct store *s, const struct attempt_row *r, struct err *e); /* by id */
+/* By id. job_id, number, epoch, node, secret and created_us never change: ERR_CONFLICT if they
+ * differ. When it becomes ATTEMPT_ENDED its files are synced first: afterwards the agent may forget
+ * them. */
+int store_attempt_update(struct store *s, const struct attempt_row *r, struct err *e);
 /* Attempts that have not ended, oldest first, on `node` (NULL: all). Returns the number. */
 int store_attempt_live(struct store *s, const char *node, int limit, struct attempt_row *rows,
                        struct err *e);
@@ -214,12 +224,14 @@ struct step_row {
     int64_t time_us;                       /* wall */
     double samples_per_second;
 };
+/* Again for the same attempt and step: replaces. */
 int store_step_put(struct store *s, const char *job_id, const struct step_row *r, struct err *e);
 /* Steps of the latest attempt that has each step, ascending, step > after, at most limit. */
 int store_step_list(struct store *s, const char *job_id, int64_t after, int limit,
                     struct step_row *rows, struct err *e);
 int store_step_count(struct store *s, const char *job_id, int64_t *ret_last_step, struct err *e);
-/* Every stride-th step and the last one. */
+/* The first step, then each first one at least `stride` further on, and always the last one; at
+ * most `limit`. Where every step was reported: 1, 1 + stride, 1 + 2 * stride, ..., last. */
 int store_step_sample(struct store *s, const char *job_id, int64_t stride, int limit,
                       struct step_row *rows, struct err *e);
 
@@ -229,11 +241,13 @@ struct epoch_row {
 };
 void epoch_row_done(struct epoch_row *r);
 int store_epoch_put(struct store *s, const char *job_id, const struct epoch_row *r, struct err *e);
+/* Of the latest attempt that has each epoch, ascending. */
 int store_epoch_list(struct store *s, const char *job_id, int limit, struct epoch_row *rows,
                      struct err *e);
 
 /* ---- files that agents send: logs and artifacts, beneath STATE_DIR/files/<job>/<attempt>/ ----
  * `name` is one path component of [A-Za-z0-9._-], not starting with a dot. */
+/* An attempt has at most 1,000 files (ERR_TOO_LARGE). */
 /* Appends at `offset`, which must be the present size, else ERR_CONFLICT; the size afterwards (or
  * the present one with ERR_CONFLICT) is in *ret_size. Not part of the transaction. */
 int store_file_append(struct store *s, const char *job_id, int64_t attempt, const char *name,

@@ -4,10 +4,13 @@
  * three to six times as much as the same bytes in one write. A commit here has a hundred frames and
  * more. So the log's writes are appended to a buffer as long as they are contiguous, and written
  * out as one before anything that could tell the difference: a read, a sync, a truncation, a
- * question about the size, the close. Order and content are what SQLite wrote; nothing that SQLite
- * believes durable is ever only in the buffer, because a sync writes it out first. A write that
- * fails is kept and tried again by the next operation, which fails as it did; so an error may come
- * from the sync where SQLite expected it from the write, and either undoes the transaction.
+ * question about the size, the close. Order and content are what SQLite wrote, and nothing that
+ * SQLite believes durable is ever only in the buffer, because a sync writes it out first.
+ *
+ * So a full disk may be told by the sync where SQLite expected it from the write; either undoes the
+ * transaction. What could not be written is dropped, for a later try would bring back a transaction
+ * that was reported as failed. Until SQLite writes that place anew, which it does because it
+ * has undone the transaction, nothing there can be read and nothing be written behind it.
  *
  * All other files, the database among them, are opened by the system's VFS without a wrapper.
  */
@@ -24,6 +27,8 @@ struct log_file {
     char *bytes;        /* not yet written: `n` of them, for `offset` */
     sqlite3_int64 offset;
     int n;
+    int error;          /* of a write that was dropped, or SQLITE_OK */
+    sqlite3_int64 lost; /* where that was */
 };
 
 static sqlite3_vfs *system_vfs;
@@ -38,9 +43,18 @@ static int flush(struct log_file *f)
     if (f->n == 0)
         return SQLITE_OK;
     int rc = f->real->pMethods->xWrite(f->real, f->bytes, f->n, f->offset);
-    if (rc == SQLITE_OK)
-        f->n = 0;
+    f->n = 0;
+    if (rc != SQLITE_OK) {
+        f->error = rc;
+        f->lost = f->offset;
+    }
     return rc;
+}
+
+/* SQLITE_OK, or the error of the dropped write that [0, end) would reach into. */
+static int check_lost(const struct log_file *f, sqlite3_int64 end)
+{
+    return f->error != SQLITE_OK && end > f->lost ? f->error : SQLITE_OK;
 }
 
 static int log_write(sqlite3_file *file, const void *bytes, int n, sqlite3_int64 offset)
@@ -51,6 +65,10 @@ static int log_write(sqlite3_file *file, const void *bytes, int n, sqlite3_int64
         if (rc != SQLITE_OK)
             return rc;
     }
+    int lost = check_lost(f, offset);
+    if (lost != SQLITE_OK)
+        return lost;
+    f->error = SQLITE_OK;
     if (n > BUFFER_SIZE)
         return f->real->pMethods->xWrite(f->real, bytes, n, offset);
     if (f->n == 0)
@@ -64,6 +82,8 @@ static int log_read(sqlite3_file *file, void *bytes, int n, sqlite3_int64 offset
 {
     struct log_file *f = log_of(file);
     int rc = flush(f);
+    if (rc == SQLITE_OK)
+        rc = check_lost(f, offset + n);
     return rc != SQLITE_OK ? rc : f->real->pMethods->xRead(f->real, bytes, n, offset);
 }
 
