@@ -57,7 +57,7 @@ wrong() {
   wrong '.time_limit = "soon"' 422 /time_limit 15m
   wrong '.labels = {team: 5}' 422 /labels/team
   wrong '.name = "a\nb"' 422 /name
-  wrong '.command = ["true"]' 422 /command
+  wrong '.command = ["true"]' 422 /model command
   wrong '.command = [] | del(.model, .compile, .data, .fit)' 422 /command
 }
 
