@@ -41,6 +41,8 @@ void agent_call_failed(struct agent *g, const char *what, const char *why)
     int64_t now = clock_boottime_us();
     int doublings = g->failures < 6 ? g->failures : 6;
     int64_t pause = (int64_t)RETRY_FIRST_US << doublings;
+    if (sd_event_get_state(g->event) == SD_EVENT_FINISHED)
+        return; /* given up because we end */
     if (now < g->retry_us)
         return; /* several calls failed at once: one pause */
     g->retry_us = now + jittered(pause < RETRY_LAST_US ? pause : RETRY_LAST_US);
