@@ -82,6 +82,9 @@ CFLAGS_trainer := -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
+# The compiler does not tell make of what .incbin takes in.
+$(BUILD)/api/openapi.o: api/openapi.json
+
 # ---- programs ----
 $(BUILD)/trainyardd: $(BUILD)/daemon/coordinator/main.o \
     $(call lib,daemon/coordinator) $(call lib,daemon) $(call lib,api) $(call lib,storage) $(call lib,spec) $(call lib,base)

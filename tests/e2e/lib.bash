@@ -41,7 +41,7 @@ wait_gone() {
   local end=$((SECONDS + $2 * SLOW)) s
   while [ "$SECONDS" -le "$end" ]; do
     s=$(sed 's/.*) \(.\).*/\1/' "/proc/$1/stat" 2>/dev/null) || return 0
-    [ "$s" = Z ] && { wait "$1" 2>/dev/null; return 0; }
+    [ "$s" = Z ] && { wait "$1" 2>/dev/null || true; return 0; }
     [ -n "$s" ] || return 0
     sleep 0.02
   done
