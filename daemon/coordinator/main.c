@@ -184,9 +184,7 @@ struct daemon {
 
 static int open_api(struct daemon *d, const struct options *o, struct err *e)
 {
-    int rc = check_exposure(o, e);
-    if (rc == 0)
-        rc = read_token(o->values[OPTION_API_TOKEN_FILE], &d->api_token, e);
+    int rc = read_token(o->values[OPTION_API_TOKEN_FILE], &d->api_token, e);
     if (rc == 0)
         rc = read_token(o->values[OPTION_AGENT_TOKEN_FILE], &d->agent_token, e);
     if (rc != 0)
@@ -239,7 +237,9 @@ static int open_loop(struct daemon *d, struct err *e)
 
 static int open_all(struct daemon *d, const struct options *o, struct err *e)
 {
-    int rc = coordinator_open(o->values[OPTION_STATE_DIR], &d->service, e);
+    int rc = check_exposure(o, e);
+    if (rc == 0)
+        rc = coordinator_open(o->values[OPTION_STATE_DIR], &d->service, e);
     if (rc == 0)
         rc = open_api(d, o, e);
     return rc == 0 ? open_loop(d, e) : rc;
