@@ -78,6 +78,7 @@ $(BUILD)/%.o: %.c
 	$(Q)$(CC) $(CPPFLAGS_) $(CFLAGS_) $(CFLAGS_$(firstword $(subst /, ,$<))) -MMD -MP -c $< -o $@
 
 # The trainer's loops want vectors; contraction stays off, so that every build rounds alike.
+CFLAGS_daemon  := -DTRAINYARD_LIBEXECDIR='"$(LIBEXECDIR)"'
 CFLAGS_trainer := -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

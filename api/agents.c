@@ -20,6 +20,7 @@ int agents_sync(struct service *s, struct request *q, struct service_reply *r)
 {
     if (!q->json && read_body(q, r) < 0)
         return ERR_INVALID;
+    r->exact = 1; /* the launch document: what the user wrote is what trains */
     return service_agent_sync(s, q->json, q->ticket, q->resumed, r);
 }
 

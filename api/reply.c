@@ -85,11 +85,17 @@ static struct MHD_Response *from_copy(const void *bytes, size_t n)
     return m;
 }
 
+/* A number of at most 15 digits is shown as it was written, 0.1 and not 0.10000000000000001; 17
+ * digits bring back every double exactly, for programs that compute with them. */
+#define REAL_DIGITS_SHOWN 15
+#define REAL_DIGITS_EXACT 17
+
 /* JSON text and a newline, for the sake of people at terminals. NULL if it cannot be dumped. */
-static struct MHD_Response *from_json(const json_t *doc, int64_t *ret_bytes)
+static struct MHD_Response *from_json(const json_t *doc, size_t precision, int64_t *ret_bytes)
 {
+    size_t flags = JSON_COMPACT | JSON_REAL_PRECISION(precision);
     static char scratch[SCRATCH_SIZE];
-    size_t n = json_dumpb(doc, scratch, sizeof scratch - 1, JSON_COMPACT);
+    size_t n = json_dumpb(doc, scratch, sizeof scratch - 1, flags);
     if (n == 0)
         return NULL;
     *ret_bytes = (int64_t)n + 1;
@@ -98,7 +104,7 @@ static struct MHD_Response *from_json(const json_t *doc, int64_t *ret_bytes)
         return from_copy(scratch, n + 1);
     }
     char *text = mem_alloc(n + 1);
-    json_dumpb(doc, text, n, JSON_COMPACT);
+    json_dumpb(doc, text, n, flags);
     text[n] = '\n';
     struct MHD_Response *m = MHD_create_response_from_buffer(n + 1, text, MHD_RESPMEM_MUST_FREE);
     if (!m)
@@ -266,7 +272,7 @@ static void encode_problem(const struct request *q, struct service_reply *r, str
                      "id.");
     json_t *doc = problem_json(q, r);
     ret->status = (unsigned)r->status;
-    ret->response = from_json(doc, &ret->bytes);
+    ret->response = from_json(doc, REAL_DIGITS_SHOWN, &ret->bytes);
     json_decref(doc);
     if (!ret->response)
         BUG("a problem document that cannot be dumped");
@@ -291,7 +297,7 @@ static struct MHD_Response *encode_body(struct service_reply *r, struct reply *r
         return from_copy("", 0);
     if (r->warnings.count && json_is_object(r->body))
         json_object_set_new(r->body, "warnings", faults_to_json(&r->warnings));
-    return from_json(r->body, &ret->bytes);
+    return from_json(r->body, r->exact ? REAL_DIGITS_EXACT : REAL_DIGITS_SHOWN, &ret->bytes);
 }
 
 static void encode_not_modified(const struct request *q, const struct service_reply *r,

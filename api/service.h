@@ -22,6 +22,7 @@ struct service; /* the coordinator */
 struct service_reply {
     int status;        /* 200, 201, ...; with a failure 4xx or 5xx */
     json_t *body;      /* owned by the reply; NULL when `file_fd` or `text` is used */
+    int exact;         /* 1: numbers with all their digits, for programs that compute with them */
     char *location;    /* Location header or NULL; owned */
     char *etag;        /* or NULL; owned */
     int retry_after_s; /* 0: none */
