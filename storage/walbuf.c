@@ -16,6 +16,7 @@
  */
 #include "storage/internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,11 +39,21 @@ static struct log_file *log_of(sqlite3_file *f)
     return (struct log_file *)f;
 }
 
+/* A quota and a limit on the size of a file are lack of space too; SQLite knows ENOSPC alone. */
+static int write_out(struct log_file *f, const void *bytes, int n, sqlite3_int64 offset)
+{
+    int os_error = 0;
+    int rc = f->real->pMethods->xWrite(f->real, bytes, n, offset);
+    if (rc == SQLITE_IOERR_WRITE)
+        f->real->pMethods->xFileControl(f->real, SQLITE_FCNTL_LAST_ERRNO, &os_error);
+    return os_error == EDQUOT || os_error == EFBIG ? SQLITE_FULL : rc;
+}
+
 static int flush(struct log_file *f)
 {
     if (f->n == 0)
         return SQLITE_OK;
-    int rc = f->real->pMethods->xWrite(f->real, f->bytes, f->n, f->offset);
+    int rc = write_out(f, f->bytes, f->n, f->offset);
     f->n = 0;
     if (rc != SQLITE_OK) {
         f->error = rc;
@@ -70,7 +81,7 @@ static int log_write(sqlite3_file *file, const void *bytes, int n, sqlite3_int64
         return lost;
     f->error = SQLITE_OK;
     if (n > BUFFER_SIZE)
-        return f->real->pMethods->xWrite(f->real, bytes, n, offset);
+        return write_out(f, bytes, n, offset);
     if (f->n == 0)
         f->offset = offset;
     memcpy(f->bytes + f->n, bytes, (size_t)n);
