@@ -2,7 +2,7 @@
  *
  * Metrics are written straight into a text: a json_t for each of 100,000 steps would take half a
  * kilobyte and an allocation per figure. One answer has at most METRICS_MAX_STEPS steps (some 15
- * MB, a third of a second); a longer job's says where to go on.
+ * MB, a third of a second on an idle machine); a longer job's says where to go on.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,9 +61,11 @@ static int add_all_steps(struct service *c, const char *id, int64_t after, struc
             after = rows[count - 1].step;
         total += count > 0 ? count : 0;
     } while (count == METRICS_PAGE && total < METRICS_MAX_STEPS);
+    if (count == METRICS_PAGE) {
+        count = store_step_list(c->store, id, after, 1, rows, e);
+        *ret_next = count > 0 ? after : 0;
+    }
     free(rows);
-    if (count == METRICS_PAGE)
-        *ret_next = after;
     return count < 0 ? count : 0;
 }
 
