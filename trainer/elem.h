@@ -5,7 +5,8 @@
  * on data where a select will do: the loops around it become vectors.
  *
  * Bounds: exp, expm1, tanh and sigmoid are within 4 units in the last place of the true value over
- * all of float32 (checked by tests/unit/trainer_ops.c); NaN goes in and NaN comes out.
+ * all of float32 (checked by tests/unit/trainer_ops.c), but that results below the smallest normal
+ * number may be zero; NaN goes in and NaN comes out.
  */
 #ifndef TRAINYARD_TRAINER_ELEM_H
 #define TRAINYARD_TRAINER_ELEM_H

@@ -41,23 +41,16 @@ static size_t padded(int64_t elements)
     return ((size_t)elements + 15) / 16 * 16;
 }
 
-/* A buffer of `rows` items, with the room that the device's products want. */
-static size_t room(const struct net *n, int64_t rows, int64_t size)
-{
-    int64_t block = n->ops->row_block;
-    return padded((rows + block - 1) / block * block * size);
-}
-
 static size_t own_elements(const struct net *n, int l, int64_t rows)
 {
-    return passes_on(n, l) ? 0 : room(n, rows, shape_elements(&n->model->layers[l].out));
+    return passes_on(n, l) ? 0 : padded(rows * shape_elements(&n->model->layers[l].out));
 }
 
 static size_t kept_elements(const struct net *n, int l, int64_t rows)
 {
     const struct layer *y = &n->model->layers[l];
     if (y->type == LAYER_DENSE && elem_keeps_input(own_activation(n, l)))
-        return room(n, rows, shape_elements(&y->out));
+        return padded(rows * shape_elements(&y->out));
     if (y->type == LAYER_LAYER_NORMALIZATION)
         return padded(rows * positions(&y->in) * 2);
     return 0;
@@ -65,7 +58,7 @@ static size_t kept_elements(const struct net *n, int l, int64_t rows)
 
 static size_t input_elements(const struct net *n, int64_t rows)
 {
-    return room(n, rows, shape_elements(&n->model->layers[n->first].in));
+    return padded(rows * shape_elements(&n->model->layers[n->first].in));
 }
 
 size_t frame_bytes(const struct net *n, int64_t max_rows)
@@ -112,7 +105,7 @@ size_t frame_work_bytes(const struct net *n, int64_t max_rows)
 {
     size_t widest = input_elements(n, max_rows);
     for (int l = n->first; l < n->last; l++) {
-        size_t out = room(n, max_rows, shape_elements(&n->model->layers[l].out));
+        size_t out = padded(max_rows * shape_elements(&n->model->layers[l].out));
         widest = out > widest ? out : widest;
     }
     return 2 * widest * sizeof(float);

@@ -48,8 +48,7 @@ struct dropout_args {
 
 struct ops {
     const char *name;
-    int is_host;   /* the device reads and writes host memory: no copies needed */
-    int row_block; /* buffers of rows have room up to a multiple of this */
+    int is_host; /* the device reads and writes host memory: no copies needed */
 
     void *(*alloc)(size_t bytes); /* zeroed, 64-byte aligned; NULL when the device is full */
     void (*release)(void *p);     /* NULL is fine */
@@ -58,9 +57,8 @@ struct ops {
     void (*upload)(void *to, const void *host, size_t bytes);
     void (*download)(void *host, const void *from, size_t bytes);
 
-    /* C [m, n] = op(A) [m, k] op(B) [k, n] + beta C; transposed operands are stored [k, m], [n, k].
-     * Where A is not transposed its rows are items: it may read and write rows of A and C up to the
-     * next multiple of row_block. */
+    /* C [m, n] = op(A) [m, k] op(B) [k, n] + beta C, beta 0 or 1; transposed operands are stored
+     * [k, m], [n, k]. */
     void (*gemm)(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, const float *a,
                  const float *b, float beta, float *c);
 

@@ -1,12 +1,11 @@
-/* ops_cpu.c: the tensor verbs on one CPU core: OpenBLAS for products, loops around elem.h for the
- * rest. Losses are in ops_cpu_loss.c.
+/* ops_cpu.c: the tensor verbs on one CPU core, as loops around elem.h. Products are in
+ * ops_cpu_gemm.c, losses in ops_cpu_loss.c.
  *
  * Every sum has a fixed order: a row's in LANES partial sums that are then added pairwise, a
  * column's row by row. So the same call gives the same bits on every run.
  */
 #include "trainer/ops_cpu.h"
 
-#include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,8 +13,6 @@
 #include "base/mem.h"
 #include "trainer/cpu_loops.h"
 #include "trainer/random.h"
-
-#define ROW_BLOCK 12
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -33,22 +30,6 @@ static void cpu_copy(void *to, const void *from, size_t bytes)
 {
     if (bytes)
         memcpy(to, from, bytes);
-}
-
-/* A row of C shall not depend on how many other rows there are, or a batch cut differently over
- * ranks would round differently: near a ReLU's corner that is enough to switch a unit. OpenBLAS's
- * kernels for AVX2 machines give a row the same bits wherever it stands in a block of ROW_BLOCK,
- * but others in the rows left over; so there are none left over. */
-static void cpu_gemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
-                     const float *a, const float *b, float beta, float *c)
-{
-    int64_t rows = transpose_a ? m : (m + ROW_BLOCK - 1) / ROW_BLOCK * ROW_BLOCK;
-    if (m == 0 || n == 0)
-        return;
-    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
-                transpose_b ? CblasTrans : CblasNoTrans, (blasint)rows, (blasint)n, (blasint)k,
-                1.0f, a, (blasint)(transpose_a ? m : k), b, (blasint)(transpose_b ? k : n), beta, c,
-                (blasint)n);
 }
 
 /* ---- activations ---- */
@@ -400,7 +381,6 @@ static void cpu_sgd(const struct elem_sgd *a, size_t n, const float *g, float *w
 const struct ops ops_cpu = {
     .name = "cpu",
     .is_host = 1,
-    .row_block = ROW_BLOCK,
     .alloc = cpu_alloc,
     .release = free,
     .zero = cpu_zero,

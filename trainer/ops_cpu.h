@@ -10,6 +10,8 @@ float cpu_row_dot(int64_t n, const float *x, const float *y);
 /* y = e^(x - max); returns its sum. y may be x. */
 float cpu_row_exp(int64_t n, float max, const float *x, float *y);
 
+void cpu_gemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, const float *a,
+              const float *b, float beta, float *c);
 void cpu_loss(const struct loss_args *a);
 
 #endif
