@@ -17,32 +17,44 @@ static void replace(char **field, const char *text)
 }
 
 /* ---- making one ---- */
-/* A port of this node that no live attempt holds; the search goes round, so that a port rests
- * before it is used again. */
-static int lease_port(struct service *c, struct node *n, int64_t *ret, struct err *e)
+/* 1 if `count` ports from `port` on overlap those of a live attempt: it has one for each rank. */
+static int ports_taken(const struct node *n, const struct attempt_row *live, int live_count,
+                       int64_t port, int64_t count)
 {
-    const int64_t count = TRIES_PORT_LAST - TRIES_PORT_FIRST + 1;
+    for (int i = 0; i < live_count; i++) {
+        int64_t ranks = 0;
+        for (size_t k = 0; k < n->device_count; k++)
+            ranks += strcmp(n->devices[k].attempt, live[i].id) == 0;
+        if (port < live[i].port + (ranks ? ranks : 1) && live[i].port < port + count)
+            return 1;
+    }
+    return 0;
+}
+
+/* A port for each rank, one after the other, of which the first is the master's. The search goes
+ * round, so that a port rests before it is used again. */
+static int lease_ports(struct service *c, struct node *n, int64_t count, int64_t *ret,
+                       struct err *e)
+{
+    const int64_t starts = TRIES_PORT_LAST - TRIES_PORT_FIRST + 2 - count;
     struct attempt_row *rows = mem_zalloc(NODE_MAX_ATTEMPTS * sizeof(*rows));
     int live = store_attempt_live(c->store, n->name, NODE_MAX_ATTEMPTS, rows, e);
-    if (live < 0) {
-        free(rows);
-        return live;
-    }
-    int taken = 1;
+    int taken = 1, rc = live < 0 ? live : 0;
     int64_t port = 0;
-    for (int64_t tries = 0; tries < count && taken; tries++) {
-        port = TRIES_PORT_FIRST + n->next_port++ % count;
-        taken = 0;
-        for (int i = 0; i < live; i++)
-            taken |= rows[i].port == port;
+    for (int64_t tries = 0; rc == 0 && tries < starts && taken; tries++) {
+        port = TRIES_PORT_FIRST + n->next_port % starts;
+        taken = ports_taken(n, rows, live, port, count);
+        n->next_port = port - TRIES_PORT_FIRST + (taken ? 1 : count);
     }
     for (int i = 0; i < live; i++)
         attempt_row_done(&rows[i]);
     free(rows);
-    if (taken)
-        return err_set(e, ERR_UNAVAILABLE, "node %s has no free port", n->name);
-    *ret = port;
-    return 0;
+    if (rc == 0 && taken)
+        rc = err_set(e, ERR_UNAVAILABLE, "node %s has no %lld free ports", n->name,
+                     (long long)count);
+    if (rc == 0)
+        *ret = port;
+    return rc;
 }
 
 static int take_leases(struct service *c, const struct attempt_row *a, struct node *n,
@@ -77,7 +89,7 @@ static int create_rows(struct service *c, struct job_row *job, struct attempt_ro
     char reason[160];
     int rc = store_epoch_next(c->store, &a->epoch, e);
     if (rc == 0)
-        rc = lease_port(c, n, &a->port, e);
+        rc = lease_ports(c, n, count, &a->port, e);
     if (rc == 0)
         rc = store_attempt_insert(c->store, a, e);
     if (rc == 0)

@@ -213,6 +213,27 @@ static void what_cannot_fit_holds_up_nobody_and_says_why(void **state)
     expect_job(b, "starting", "starting"); /* in the very turn in which a ended */
 }
 
+static void ports_do_not_overlap(void **state)
+{
+    (void)state;
+    hello();
+    struct node *n = nodes_find(&c->nodes, "n1");
+    n->next_port = 8999; /* the last one, which is too late for two */
+    CLEANUP(mem_freep) char *a = new_job(JOB(1, ""));
+    n->next_port = 8998;
+    CLEANUP(mem_freep) char *b = new_job(JOB(1, ""));
+    json_auto_t *wa = wanted_for(a), *wb = wanted_for(b);
+    json_t *la = json_object_get(wa, "launch"), *lb = json_object_get(wb, "launch");
+    assert_int_equal(json_integer_value(json_object_get(la, "master_port")), 29999);
+    assert_int_equal(json_integer_value(json_object_get(lb, "master_port")), 29998);
+    json_decref(say(status(wa, "ended", exit_of("done", "done"))));
+    CLEANUP(mem_freep) char *waits = new_job(JOB(2, ""));
+    json_decref(say(status(wb, "ended", exit_of("done", "done"))));
+    json_auto_t *w = wanted_for(waits);
+    int64_t port = json_integer_value(json_object_get(json_object_get(w, "launch"), "master_port"));
+    assert_in_range(port, 21000, 29998);
+}
+
 static void cancels(void **state)
 {
     (void)state;
@@ -402,6 +423,7 @@ int main(void)
         TEST(old_epochs_and_other_nodes_change_nothing),
         TEST(a_sync_waits_until_something_is_wanted),
         TEST(what_cannot_fit_holds_up_nobody_and_says_why),
+        TEST(ports_do_not_overlap),
         TEST(cancels),
         TEST(a_cancel_before_the_node_has_begun),
         TEST(starts_that_fail_are_tried_again),
