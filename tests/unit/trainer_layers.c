@@ -1,0 +1,405 @@
+/* Every layer, activation and loss: the gradients that backward computes against central
+ * differences of the loss that forward computes; of all parameters, and of the input where a stage
+ * passes it back. Also schedules of learning rates, and the layout of arenas. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "trainer/layers.h"
+#include "trainer/optimizer.h"
+
+#define ROWS 5
+
+/* A net over layers [first, end) of a model, with one micro-batch. */
+struct bench {
+    struct job_spec job;
+    struct net net;
+    struct frame frame;
+    struct frame_work work;
+    struct frame_pass pass;
+    int64_t in, out;
+    int32_t classes[ROWS];
+    float targets[ROWS * 64];
+};
+
+static float next_float(uint32_t *s)
+{
+    *s = *s * 1664525u + 1013904223u;
+    return (float)(int32_t)*s * 0x1p-31f;
+}
+
+static void set_targets(struct bench *b)
+{
+    uint32_t s = 77;
+    for (int r = 0; r < ROWS; r++) {
+        b->classes[r] = (int32_t)(r * 7 % b->out);
+        for (int64_t c = 0; c < b->out; c++)
+            b->targets[r * b->out + c] = b->job.loss == LOSS_MEAN_SQUARED_ERROR
+                                             ? next_float(&s)
+                                             : 0.5f + 0.45f * next_float(&s);
+    }
+}
+
+static void bench_open(struct bench *b, const char *input, const char *layers, enum loss loss,
+                       int first)
+{
+    struct faults f;
+    struct err e;
+    char text[2048];
+    faults_init(&f);
+    *b = (struct bench){.job = {.loss = loss}, .pass = {.training = 1, .seed = 9, .step = 3}};
+    snprintf(text, sizeof text, "{\"input\": %s, \"layers\": [%s]}", input, layers);
+    json_auto_t *doc = json_loads(text, 0, NULL);
+    if (!doc || model_parse(doc, "/model", &b->job.model, &f) < 0)
+        fail_msg("%s: %s", text, f.count ? f.items[0].message : "not JSON");
+    faults_done(&f);
+    int end = b->job.model.layer_count;
+    assert_int_equal(net_init(&b->net, &b->job, &ops_cpu, first, end, &e), 0);
+    b->net.folded = 0; /* no batch loader here */
+    assert_int_equal(net_allocate(&b->net, 0, NULL, &e), 0);
+    assert_int_equal(frame_init(&b->frame, &b->net, ROWS, &e), 0);
+    assert_int_equal(frame_work_init(&b->work, &b->net, ROWS, &e), 0);
+    b->in = shape_elements(&b->job.model.layers[first].in);
+    b->out = shape_elements(&b->job.model.layers[end - 1].out);
+    assert_true(b->out <= 64);
+    uint32_t s = 12345;
+    for (size_t i = 0; i < b->net.elements; i++)
+        b->net.parameters[i] = 0.7f * next_float(&s);
+    for (int64_t i = 0; i < ROWS * b->in; i++)
+        b->frame.x[i] = 1.5f * next_float(&s);
+    b->frame.rows = ROWS;
+    b->frame.position = 4;
+    set_targets(b);
+}
+
+static void bench_close(struct bench *b)
+{
+    frame_work_done(&b->work, &b->net);
+    frame_done(&b->frame, &b->net);
+    net_done(&b->net);
+    model_done(&b->job.model);
+}
+
+static double loss_now(struct bench *b, float *gradient)
+{
+    struct loss_sums sums = {0};
+    int sparse = b->job.loss == LOSS_SPARSE_CATEGORICAL_CROSSENTROPY;
+    struct loss_args a = {
+        .kind = b->job.loss,
+        .from_logits = b->net.fused,
+        .rows = b->frame.rows,
+        .cols = b->out,
+        .out = layers_forward(&b->net, &b->frame, &b->pass),
+        .classes = sparse ? b->classes : NULL,
+        .targets = b->targets,
+        .gradient = gradient,
+        .sums = &sums,
+    };
+    ops_cpu.loss(&a);
+    return sums.loss;
+}
+
+static float *backward_now(struct bench *b, float beta)
+{
+    float *dx;
+    struct err e;
+    loss_now(b, b->work.buffer[0]);
+    assert_int_equal(layers_backward(&b->net, &b->frame, &b->work, &b->pass, beta, NULL, &dx, &e),
+                     0);
+    return dx;
+}
+
+#define H 4e-3f
+
+/* Returns 1 if the slope was comparable: where a kink lies within the step, its two sides differ.
+ */
+static int check_one(struct bench *b, float *at, double gradient, const char *what)
+{
+    float was = *at;
+    double here = loss_now(b, NULL);
+    *at = was + H;
+    double above = loss_now(b, NULL), width = (double)*at;
+    *at = was - H;
+    double below = loss_now(b, NULL);
+    width -= (double)*at;
+    *at = was;
+    double right = (above - here) / (double)H, left = (here - below) / (double)H;
+    if (fabs(right - left) > 0.05 * (1 + fabs(gradient)))
+        return 0;
+    double slope = (above - below) / width;
+    if (fabs(slope - gradient) > 4e-3 * fmax(1, fabs(gradient)))
+        fail_msg("%s: gradient %g, but the loss rises by %g", what, gradient, slope);
+    return 1;
+}
+
+static void check_parameters(struct bench *b, const char *what)
+{
+    CLEANUP(mem_freep) float *g = mem_alloc((b->net.elements + 1) * sizeof *g);
+    int checked = 0, all = 0;
+    backward_now(b, 0.0f);
+    memcpy(g, b->net.gradients, b->net.elements * sizeof *g);
+    for (int t = 0; t < b->net.tensor_count; t++)
+        for (size_t i = 0; i < b->net.tensors[t].elements; i++, all++) {
+            size_t at = b->net.tensors[t].offset + i;
+            checked += check_one(b, b->net.parameters + at, (double)g[at], what);
+        }
+    if (checked * 10 < all * 8)
+        fail_msg("%s: only %d of %d slopes could be compared", what, checked, all);
+}
+
+static void check_input(struct bench *b, const char *what)
+{
+    CLEANUP(mem_freep) float *g = mem_alloc((size_t)(ROWS * b->in) * sizeof *g);
+    float *dx = backward_now(b, 0.0f);
+    assert_non_null(dx);
+    memcpy(g, dx, (size_t)(ROWS * b->in) * sizeof *g);
+    for (int64_t i = 0; i < ROWS * b->in; i++)
+        check_one(b, b->frame.x + i, (double)g[i], what);
+}
+
+static void check_model(const char *input, const char *layers, enum loss loss, int first)
+{
+    struct bench b;
+    bench_open(&b, input, layers, loss, first);
+    check_parameters(&b, layers);
+    if (first > 0)
+        check_input(&b, layers);
+    bench_close(&b);
+}
+
+static const enum loss LOSSES[] = {
+    LOSS_SPARSE_CATEGORICAL_CROSSENTROPY,
+    LOSS_CATEGORICAL_CROSSENTROPY,
+    LOSS_BINARY_CROSSENTROPY,
+    LOSS_MEAN_SQUARED_ERROR,
+};
+
+static const char *last_activation(enum loss loss)
+{
+    static const char *names[] = {"softmax", "softmax", "sigmoid", "linear"};
+    return names[loss];
+}
+
+static void every_activation_under_every_loss(void **state)
+{
+    (void)state;
+    for (size_t l = 0; l < ARRAY_LEN(LOSSES); l++)
+        for (int f = 0; f < ACTIVATION__MAX; f++) {
+            char text[512];
+            const char *name = activation_name((enum activation)f);
+            snprintf(text, sizeof text,
+                     "{\"type\": \"dense\", \"units\": 6, \"activation\": \"%s\"},"
+                     "{\"type\": \"dense\", \"units\": 4, \"activation\": \"%s\"}",
+                     name, last_activation(LOSSES[l]));
+            check_model("[3]", text, LOSSES[l], 0);
+            snprintf(text, sizeof text,
+                     "{\"type\": \"dense\", \"units\": 5, \"use_bias\": false},"
+                     "{\"type\": \"activation\", \"activation\": \"%s\"},"
+                     "{\"type\": \"dense\", \"units\": 3},"
+                     "{\"type\": \"activation\", \"activation\": \"%s\"}",
+                     name, last_activation(LOSSES[l]));
+            check_model("[3]", text, LOSSES[l], 1);
+        }
+}
+
+static void every_activation_last_under_squared_error(void **state)
+{
+    (void)state;
+    for (int f = 0; f < ACTIVATION__MAX; f++) {
+        char text[256];
+        snprintf(text, sizeof text, "{\"type\": \"dense\", \"units\": 4, \"activation\": \"%s\"}",
+                 activation_name((enum activation)f));
+        check_model("[3]", text, LOSS_MEAN_SQUARED_ERROR, 0);
+    }
+}
+
+static void other_layers(void **state)
+{
+    (void)state;
+    static const char *const MIDDLES[] = {
+        "{\"type\": \"layer_normalization\"}",
+        "{\"type\": \"layer_normalization\"}, {\"type\": \"layer_normalization\"}",
+        "{\"type\": \"dropout\", \"rate\": 0.4}",
+        "{\"type\": \"rescaling\", \"scale\": 1.7, \"offset\": -0.3}",
+        "{\"type\": \"flatten\"}",
+        "{\"type\": \"activation\", \"activation\": \"linear\"}",
+    };
+    for (size_t l = 0; l < ARRAY_LEN(LOSSES); l++)
+        for (size_t m = 0; m < ARRAY_LEN(MIDDLES); m++) {
+            char text[768];
+            snprintf(text, sizeof text,
+                     "{\"type\": \"dense\", \"units\": 6, \"activation\": \"tanh\"}, %s,"
+                     "{\"type\": \"dense\", \"units\": 4, \"activation\": \"%s\"}",
+                     MIDDLES[m], last_activation(LOSSES[l]));
+            check_model("[3]", text, LOSSES[l], 0);
+            check_model("[3]", text, LOSSES[l], 1);
+        }
+}
+
+static void dense_and_normalisation_over_positions(void **state)
+{
+    (void)state;
+    const char *layers = "{\"type\": \"dense\", \"units\": 3, \"activation\": \"gelu\"},"
+                         "{\"type\": \"layer_normalization\"},"
+                         "{\"type\": \"reshape\", \"target_shape\": [3, 4]},"
+                         "{\"type\": \"dense\", \"units\": 2, \"activation\": \"softmax\"},"
+                         "{\"type\": \"flatten\"},"
+                         "{\"type\": \"dense\", \"units\": 4, \"activation\": \"softmax\"}";
+    check_model("[4, 2]", layers, LOSS_SPARSE_CATEGORICAL_CROSSENTROPY, 0);
+    check_model("[4, 2]", layers, LOSS_SPARSE_CATEGORICAL_CROSSENTROPY, 2);
+}
+
+static void a_first_layer_that_learns_nothing(void **state)
+{
+    (void)state;
+    check_model("[2, 2]",
+                "{\"type\": \"rescaling\", \"scale\": 0.5}, {\"type\": \"flatten\"},"
+                "{\"type\": \"dropout\", \"rate\": 0.2},"
+                "{\"type\": \"dense\", \"units\": 3, \"activation\": \"softmax\"}",
+                LOSS_SPARSE_CATEGORICAL_CROSSENTROPY, 0);
+}
+
+static void beta_one_adds_to_what_is_there(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_open(&b, "[3]",
+               "{\"type\": \"dense\", \"units\": 6, \"activation\": \"silu\"},"
+               "{\"type\": \"layer_normalization\"},"
+               "{\"type\": \"dense\", \"units\": 4, \"activation\": \"softmax\"}",
+               LOSS_SPARSE_CATEGORICAL_CROSSENTROPY, 0);
+    backward_now(&b, 0.0f);
+    CLEANUP(mem_freep) float *once = mem_alloc(b.net.elements * sizeof *once);
+    memcpy(once, b.net.gradients, b.net.elements * sizeof *once);
+    backward_now(&b, 1.0f);
+    for (size_t i = 0; i < b.net.elements; i++)
+        assert_true(fabsf(b.net.gradients[i] - 2 * once[i]) <= 1e-5f * (1 + fabsf(once[i])));
+    bench_close(&b);
+}
+
+static void dropout_rests_outside_training(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_open(&b, "[3]",
+               "{\"type\": \"dropout\", \"rate\": 0.5}, {\"type\": \"flatten\"},"
+               "{\"type\": \"dropout\", \"rate\": 0.5}, {\"type\": \"dense\", \"units\": 2}",
+               LOSS_MEAN_SQUARED_ERROR, 0);
+    b.pass.training = 0;
+    layers_forward(&b.net, &b.frame, &b.pass);
+    assert_memory_equal(b.frame.slots[2].y, b.frame.x, ROWS * 3 * sizeof(float));
+    b.pass.training = 1;
+    layers_forward(&b.net, &b.frame, &b.pass);
+    assert_memory_not_equal(b.frame.slots[2].y, b.frame.x, ROWS * 3 * sizeof(float));
+    bench_close(&b);
+}
+
+static void arenas_are_laid_out_in_layer_order(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_open(&b, "[3]",
+               "{\"type\": \"dense\", \"units\": 6, \"name\": \"first\"},"
+               "{\"type\": \"dense\", \"units\": 4, \"activation\": \"softmax\"}",
+               LOSS_SPARSE_CATEGORICAL_CROSSENTROPY, 0);
+    assert_int_equal(b.net.tensor_count, 4);
+    assert_string_equal(b.net.tensors[0].name, "first.kernel");
+    assert_string_equal(b.net.tensors[3].name, "layers.1.bias");
+    for (int t = 0; t < 4; t++)
+        assert_int_equal(b.net.tensors[t].offset % 16, 0);
+    assert_int_equal(b.net.tensors[2].offset, 48);
+    assert_int_equal(b.net.elements, 48 + 32 + 16);
+    assert_int_equal(net_elements(&b.job.model, 0, 2), b.net.elements);
+    assert_int_equal(net_elements(&b.job.model, 1, 2), 48);
+    bench_close(&b);
+}
+
+/* ---- optimizers ---- */
+
+static void cosine_warms_up_and_falls(void **state)
+{
+    (void)state;
+    struct optimizer o = {.learning_rate = 0.4,
+                          .schedule = SCHEDULE_COSINE,
+                          .warmup_steps = 4,
+                          .decay_steps = 12,
+                          .alpha = 0.1};
+    assert_true(fabs(optimizer_rate(&o, 0) - 0.1) < 1e-12);
+    assert_true(fabs(optimizer_rate(&o, 3) - 0.4) < 1e-12);
+    assert_true(fabs(optimizer_rate(&o, 4) - 0.4) < 1e-12);
+    assert_true(fabs(optimizer_rate(&o, 8) - 0.4 * 0.55) < 1e-12);
+    assert_true(fabs(optimizer_rate(&o, 12) - 0.04) < 1e-12);
+    assert_true(fabs(optimizer_rate(&o, 1000) - 0.04) < 1e-12);
+    o.schedule = SCHEDULE_CONSTANT;
+    assert_true(optimizer_rate(&o, 7) == 0.4);
+}
+
+static void clipping_scales_down_only(void **state)
+{
+    (void)state;
+    struct optimizer o = {.global_clipnorm = 2};
+    assert_true(optimizer_clip(&o, 1.5) == 1);
+    assert_true(optimizer_clip(&o, 8) == 0.25);
+    o.global_clipnorm = 0;
+    assert_true(optimizer_clip(&o, 8) == 1);
+}
+
+static void weight_decay_spares_vectors_when_asked(void **state)
+{
+    (void)state;
+    for (int spare = 0; spare < 2; spare++) {
+        struct bench b;
+        struct err e;
+        struct optimizer o = {.kind = OPTIMIZER_ADAMW,
+                              .beta_1 = 0.9,
+                              .beta_2 = 0.999,
+                              .epsilon = 1e-7,
+                              .weight_decay = 0.5,
+                              .decay_matrices_only = spare};
+        bench_open(&b, "[3]",
+                   "{\"type\": \"dense\", \"units\": 2}, {\"type\": \"dense\", \"units\": 2}",
+                   LOSS_MEAN_SQUARED_ERROR, 0);
+        float *given = b.net.parameters;
+        b.net.parameters = NULL;
+        float *own = b.net.gradients;
+        assert_int_equal(net_allocate(&b.net, optimizer_states(&o), own, &e), 0);
+        b.net.own_gradients = 1;
+        memcpy(b.net.parameters, given, b.net.elements * sizeof *given);
+        ops_cpu.zero(own, b.net.elements * sizeof *own);
+        optimizer_update(&o, &b.net, 0.1, 1, 1.0);
+        for (int t = 0; t < b.net.tensor_count; t++)
+            for (size_t i = 0; i < b.net.tensors[t].elements; i++) {
+                size_t at = b.net.tensors[t].offset + i;
+                float decay = spare && !b.net.tensors[t].spec->is_matrix ? 1.0f : 0.95f;
+                assert_true(fabsf(b.net.parameters[at] - given[at] * decay) < 1e-6f);
+            }
+        free(given);
+        bench_close(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_activation_under_every_loss),
+        cmocka_unit_test(every_activation_last_under_squared_error),
+        cmocka_unit_test(other_layers),
+        cmocka_unit_test(dense_and_normalisation_over_positions),
+        cmocka_unit_test(a_first_layer_that_learns_nothing),
+        cmocka_unit_test(beta_one_adds_to_what_is_there),
+        cmocka_unit_test(dropout_rests_outside_training),
+        cmocka_unit_test(arenas_are_laid_out_in_layer_order),
+        cmocka_unit_test(cosine_warms_up_and_falls),
+        cmocka_unit_test(clipping_scales_down_only),
+        cmocka_unit_test(weight_decay_spares_vectors_when_asked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
