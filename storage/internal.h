@@ -121,7 +121,7 @@ int db_schema_recognise(struct store *s, int *ret_empty, struct err *e);
 int db_schema_quick_check(struct store *s, struct err *e);
 int db_schema_check_tables(struct store *s, struct err *e); /* its part for a large database */
 int db_exec(struct store *s, const char *sql, struct err *e);
-/* The first column of the first row; a text is yours to free. */
+/* The first column of the first row; a text is yours to free, "" for NULL. */
 int db_text(struct store *s, const char *sql, char **ret, struct err *e);
 int db_int(struct store *s, const char *sql, int64_t *ret, struct err *e);
 

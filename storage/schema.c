@@ -158,7 +158,7 @@ static const char schema_1[] =
 
     "CREATE TABLE steps ("
     "  job INTEGER NOT NULL REFERENCES jobs (seq),"
-    "  step INTEGER NOT NULL,"
+    "  step INTEGER NOT NULL CHECK (step >= 1),"
     "  attempt INTEGER NOT NULL,"
     "  epoch INTEGER NOT NULL,"
     "  loss REAL," /* NULL is NaN in these four */
@@ -194,8 +194,9 @@ int db_text(struct store *s, const char *sql, char **ret, struct err *e)
     if (rc == SQLITE_OK)
         rc = sqlite3_step(st);
     int r = 0;
+    const char *text = rc == SQLITE_ROW ? (const char *)sqlite3_column_text(st, 0) : NULL;
     if (rc == SQLITE_ROW)
-        *ret = mem_strdup((const char *)sqlite3_column_text(st, 0));
+        *ret = mem_strdup(text ? text : "");
     else
         r = db_turn_error(s, rc, e);
     sqlite3_finalize(st);

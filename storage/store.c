@@ -279,7 +279,7 @@ static int make_instance(struct store *s, struct err *e)
     return r < 0 ? r : 0;
 }
 
-static int load_instance(struct store *s, struct err *e)
+static int load_instance(struct store *s, const char *expected_id, struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
     int r = stmt_read(&q, s, "SELECT id, epoch FROM instance", e);
@@ -288,6 +288,8 @@ static int load_instance(struct store *s, struct err *e)
     r = stmt_step(&q, e);
     if (r < 0)
         return r;
+    if (r == 0 && expected_id[0])
+        return refuse_lost(s, "blank", expected_id, e);
     if (r == 0)
         return make_instance(s, e);
     CLEANUP(mem_freep) char *id = stmt_get_text(&q);
@@ -318,7 +320,7 @@ static int raise_epoch(struct store *s, struct err *e)
 
 static int begin_instance(struct store *s, const char *expected_id, struct err *e)
 {
-    int r = load_instance(s, e);
+    int r = load_instance(s, expected_id, e);
     if (r < 0)
         return r;
     if (expected_id[0] && strcmp(expected_id, s->instance_id) != 0)
