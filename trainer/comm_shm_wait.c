@@ -343,10 +343,12 @@ static int wait_for_peers(struct shm *s, const struct shm_wait *why, struct err 
         if (!all_have_come(s))
             futex_wait(&met->value, seen, TICK_MS);
         int r = look_round(s, met, __atomic_load_n(&met->value, __ATOMIC_ACQUIRE), why, e);
+        if (all_have_come(s)) /* who ended after that had met us: the next wait tells */
+            break;
         if (r < 0)
             return r;
         if (clock_boottime_us() > until)
-            return all_have_come(s) ? 0 : say_missing(s, e);
+            return say_missing(s, e);
     }
     return 0;
 }

@@ -1,0 +1,472 @@
+/* Collectives between real processes: exact sums of whole numbers for sizes around every border,
+ * at one, two and prime numbers of ranks; groups and channels; and the ways a gang ends: a rank
+ * killed, stopped, giving up, never coming, or writing rubbish. */
+#include <math.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "trainer/comm.h"
+
+#define MEMORY  (1024 * 1024)
+#define MESSAGE 40000
+
+/* What a forked rank does; returns its exit status. */
+typedef int rank_body(struct comm *world, int fd);
+
+static int deadline_ms = 20000;
+
+static int gang_fd(void)
+{
+    int fd = memfd_create("gang", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    return fd;
+}
+
+static int rank_main(int fd, int rank, int size, rank_body *body)
+{
+    struct comm_shm_options o = {.rank = rank,
+                                 .size = size,
+                                 .memory_bytes = MEMORY,
+                                 .message_bytes = MESSAGE,
+                                 .deadline_ms = deadline_ms};
+    struct comm *world;
+    struct err e;
+    if (comm_shm_open(fd, &o, &world, &e) < 0) {
+        fprintf(stderr, "rank %d: %s\n", rank, e.text);
+        return 99;
+    }
+    int status = body(world, fd);
+    comm_close(world);
+    return status;
+}
+
+static void start(int fd, int size, rank_body *body, pid_t *pids)
+{
+    for (int r = 0; r < size; r++) {
+        pids[r] = fork();
+        assert_true(pids[r] >= 0);
+        if (pids[r] == 0) {
+            alarm(120);
+            _exit(rank_main(fd, r, size, body));
+        }
+    }
+}
+
+static int status_of(pid_t pid)
+{
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void expect_all(int size, rank_body *body)
+{
+    pid_t pids[16];
+    int fd = gang_fd();
+    start(fd, size, body, pids);
+    for (int r = 0; r < size; r++)
+        assert_int_equal(status_of(pids[r]), 0);
+    close(fd);
+}
+
+/* In a child a failed check is an exit status that names its line. */
+#define CHECK(x)                                                                                   \
+    do {                                                                                           \
+        if (!(x)) {                                                                                \
+            fprintf(stderr, "%s:%d: rank %d: %s is false\n", __FILE__, __LINE__, world->rank, #x); \
+            return 1;                                                                              \
+        }                                                                                          \
+    } while (0)
+
+/* ---- sums ---- */
+
+static const size_t COUNTS[] = {0,    1,    15,   16,    17,     33,    1000,
+                                4096, 4097, 5003, 70001, 131072, 200000};
+
+static float part_of(int rank, size_t i)
+{
+    return (float)((int)(i * 7 % 1001) - 500 + rank * 3);
+}
+
+static float sum_of(int size, size_t i)
+{
+    float sum = 0;
+    for (int r = 0; r < size; r++)
+        sum += part_of(r, i);
+    return sum;
+}
+
+static int reduce_floats(struct comm *world, float *buf)
+{
+    struct err e;
+    for (size_t c = 0; c < ARRAY_LEN(COUNTS); c++) {
+        size_t n = COUNTS[c], begin, end;
+        for (int round = 0; round < 3; round++) {
+            for (size_t i = 0; i < n; i++)
+                buf[i] = part_of(world->rank, i);
+            CHECK(world->verbs->all_reduce(world, buf, n, COMM_F32, &e) == 0);
+            for (size_t i = 0; i < n; i++)
+                CHECK(buf[i] == sum_of(world->size, i));
+        }
+        for (size_t i = 0; i < n; i++)
+            buf[i] = part_of(world->rank, i);
+        CHECK(world->verbs->reduce_scatter(world, buf, n, COMM_F32, &e) == 0);
+        comm_part(n, world->size, world->rank, &begin, &end);
+        for (size_t i = begin; i < end; i++)
+            CHECK(buf[i] == sum_of(world->size, i));
+        for (size_t i = begin; i < end; i++)
+            buf[i] = (float)i;
+        CHECK(world->verbs->all_gather(world, buf, n, COMM_F32, &e) == 0);
+        for (size_t i = 0; i < n; i++)
+            CHECK(buf[i] == (float)i);
+    }
+    return 0;
+}
+
+static int sums_shared_and_not(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    void *shared;
+    CHECK(world->verbs->memory(world, 200000 * sizeof(float), &shared, &e) == 0);
+    CHECK((uintptr_t)shared % 64 == 0);
+    CLEANUP(mem_freep) float *own = mem_alloc(200000 * sizeof *own);
+    return reduce_floats(world, shared) || reduce_floats(world, own);
+}
+
+static int sums_of_doubles(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    double x[700];
+    for (size_t i = 0; i < 700; i++)
+        x[i] = (double)(world->rank + 1) * ldexp(1, (int)(i % 40));
+    CHECK(world->verbs->all_reduce(world, x, 700, COMM_F64, &e) == 0);
+    double all = world->size * (world->size + 1) / 2.0;
+    for (size_t i = 0; i < 700; i++)
+        CHECK(x[i] == all * ldexp(1, (int)(i % 40)));
+    return 0;
+}
+
+static void all_sums_are_exact(void **state)
+{
+    (void)state;
+    static const int SIZES[] = {1, 2, 3, 5, 7};
+    for (size_t s = 0; s < ARRAY_LEN(SIZES); s++) {
+        expect_all(SIZES[s], sums_shared_and_not);
+        expect_all(SIZES[s], sums_of_doubles);
+    }
+}
+
+static void parts_cover_everything_once(void **state)
+{
+    (void)state;
+    for (size_t count = 0; count < 300; count++)
+        for (int size = 1; size < 9; size++) {
+            size_t at = 0, begin, end;
+            for (int i = 0; i < size; i++) {
+                comm_part(count, size, i, &begin, &end);
+                assert_int_equal(begin, at);
+                assert_true(end >= begin && (begin % 16 == 0 || begin == count));
+                at = end;
+            }
+            assert_int_equal(at, count);
+        }
+}
+
+/* ---- the other verbs ---- */
+
+static int broadcasts(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    size_t n = 700000; /* more than two stages */
+    CLEANUP(mem_freep) char *buf = mem_alloc(n);
+    for (int root = 0; root < world->size; root++) {
+        memset(buf, world->rank == root ? 'a' + root : 0, n);
+        CHECK(world->verbs->broadcast(world, buf, n, root, &e) == 0);
+        for (size_t i = 0; i < n; i++)
+            CHECK(buf[i] == 'a' + root);
+    }
+    return 0;
+}
+
+static int exchanges(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    int64_t all[16][2];
+    for (int64_t round = 0; round < 2000; round++) {
+        int64_t mine[2] = {world->rank, round};
+        CHECK(world->verbs->exchange(world, mine, sizeof mine, all, &e) == 0);
+        for (int r = 0; r < world->size; r++)
+            CHECK(all[r][0] == r && all[r][1] == round);
+    }
+    return 0;
+}
+
+/* A message goes up the line and comes back down, growing on the way. */
+static int lines(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    CLEANUP(mem_freep) unsigned char *m = mem_zalloc(MESSAGE);
+    int up = world->rank + 1, down = world->rank - 1;
+    for (size_t round = 0; round < 50; round++) {
+        size_t n = round * 811 % MESSAGE;
+        if (down >= 0)
+            CHECK(world->verbs->recv(world, down, m, n, &e) == 0);
+        else
+            memset(m, (int)round, n);
+        for (size_t i = 0; i < n; i++)
+            m[i]++;
+        if (up < world->size) {
+            CHECK(world->verbs->send(world, up, m, n, &e) == 0);
+            CHECK(world->verbs->recv(world, up, m, n, &e) == 0);
+        }
+        for (size_t i = 0; i < n; i++)
+            CHECK(m[i] == (unsigned char)(round + (size_t)world->size));
+        if (down >= 0)
+            CHECK(world->verbs->send(world, down, m, n, &e) == 0);
+    }
+    return 0;
+}
+
+/* Six ranks as a mesh of 3 x 2: both families at work in turn. */
+static int meshes(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    struct comm *rows, *columns;
+    int d = world->rank / 2, s = world->rank % 2;
+    int column[3] = {s, 2 + s, 4 + s}, row[2] = {2 * d, 2 * d + 1};
+    CHECK(world->verbs->group(world, COMM_DATA, s, column, 3, &columns, &e) == 0);
+    CHECK(world->verbs->group(world, COMM_PIPELINE, d, row, 2, &rows, &e) == 0);
+    CHECK(columns->rank == d && rows->rank == s);
+    for (int i = 0; i < 200; i++) {
+        float a = (float)world->rank, b = (float)world->rank;
+        CHECK(columns->verbs->all_reduce(columns, &a, 1, COMM_F32, &e) == 0);
+        CHECK(a == (float)(6 + 3 * s));
+        CHECK(rows->verbs->all_reduce(rows, &b, 1, COMM_F32, &e) == 0);
+        CHECK(b == (float)(4 * d + 1));
+    }
+    comm_close(rows);
+    comm_close(columns);
+    return 0;
+}
+
+static void verbs_between_processes(void **state)
+{
+    (void)state;
+    expect_all(1, broadcasts);
+    expect_all(3, broadcasts);
+    expect_all(5, exchanges);
+    expect_all(1, lines);
+    expect_all(2, lines);
+    expect_all(4, lines);
+    expect_all(6, meshes);
+}
+
+static int memory_runs_out(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    void *p;
+    CHECK(world->verbs->memory(world, MEMORY - 4096, &p, &e) == 0);
+    CHECK(world->verbs->memory(world, 2 * 4096, &p, &e) == ERR_INTERNAL);
+    CHECK(world->verbs->memory(world, 4096, &p, &e) == 0);
+    return 0;
+}
+
+static void memory_is_bounded(void **state)
+{
+    (void)state;
+    expect_all(2, memory_runs_out);
+}
+
+/* ---- endings ---- */
+
+/* Steps for ever; the status says how it ended. */
+static int step_for_ever(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e = {0};
+    float x[5000] = {0};
+    int r = 0;
+    for (*world->step = 1; r == 0; ++*world->step)
+        r = world->verbs->all_reduce(world, x, 5000, COMM_F32, &e);
+    int named = strstr(e.text, "Rank 1 (pid ") != NULL && strstr(e.text, "in all_reduce at step ");
+    if (r == ERR_PEER)
+        return named || strstr(e.text, "gave up: I am tired") ? 10 : 11;
+    return r == ERR_TIMEOUT ? 12 : 13;
+}
+
+static void wait_until_met(int fd, int size)
+{
+    struct comm_shm_options o = {.size = size, .memory_bytes = MEMORY, .message_bytes = MESSAGE};
+    size_t bytes = comm_shm_bytes(&o);
+    for (;;) { /* the first word is how many have come */
+        uint32_t met = 0;
+        if (lseek(fd, 0, SEEK_END) >= (off_t)bytes &&
+            pread(fd, &met, sizeof met, 0) == sizeof met && met == (uint32_t)size)
+            return;
+        sched_yield();
+    }
+}
+
+static void a_killed_rank_ends_the_others(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= 5; size += 3) {
+        pid_t pids[5];
+        int fd = gang_fd();
+        start(fd, size, step_for_ever, pids);
+        wait_until_met(fd, size);
+        kill(pids[1], SIGKILL);
+        for (int r = 0; r < size; r++)
+            assert_int_equal(status_of(pids[r]), r == 1 ? -SIGKILL : 10);
+        close(fd);
+    }
+}
+
+static void a_stopped_rank_times_the_others_out(void **state)
+{
+    (void)state;
+    pid_t pids[3];
+    int fd = gang_fd();
+    deadline_ms = 300;
+    start(fd, 3, step_for_ever, pids);
+    deadline_ms = 20000;
+    wait_until_met(fd, 3);
+    kill(pids[1], SIGSTOP);
+    /* Whoever times out first leaves; the other then finds it dead or times out too. */
+    int a = status_of(pids[0]), b = status_of(pids[2]);
+    assert_true((a == 12 && (b == 12 || b == 11)) || (b == 12 && a == 11));
+    kill(pids[1], SIGKILL);
+    status_of(pids[1]);
+    close(fd);
+}
+
+static int give_up_at_once(struct comm *world, int fd)
+{
+    if (world->rank != 1)
+        return step_for_ever(world, fd);
+    world->verbs->give_up(world, "I am tired");
+    return 0;
+}
+
+static void a_rank_that_gives_up_is_quoted(void **state)
+{
+    (void)state;
+    pid_t pids[3];
+    int fd = gang_fd();
+    start(fd, 3, give_up_at_once, pids);
+    assert_int_equal(status_of(pids[1]), 0);
+    assert_int_equal(status_of(pids[0]), 10);
+    assert_int_equal(status_of(pids[2]), 10);
+    close(fd);
+}
+
+static int slow_but_alive(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    for (int i = 0; world->rank == 1 && i < 60; i++) {
+        comm_progress(world);
+        usleep(20000);
+    }
+    CHECK(world->verbs->barrier(world, &e) == 0);
+    return 0;
+}
+
+static void progress_keeps_the_deadline_away(void **state)
+{
+    (void)state;
+    deadline_ms = 500; /* less than the slow rank takes in all */
+    expect_all(2, slow_but_alive);
+    deadline_ms = 20000;
+}
+
+static void who_never_comes_is_named(void **state)
+{
+    (void)state;
+    struct comm *world;
+    struct err e;
+    volatile int stop = 0;
+    struct comm_shm_options o = {.rank = 0, .size = 3, .deadline_ms = 150, .stop = &stop};
+    int fd = gang_fd();
+    assert_int_equal(comm_shm_open(fd, &o, &world, &e), ERR_TIMEOUT);
+    assert_non_null(strstr(e.text, "Rank 1 did not come"));
+    close(fd);
+    fd = gang_fd();
+    stop = 1;
+    assert_int_equal(comm_shm_open(fd, &o, &world, &e), ERR_UNAVAILABLE);
+    assert_int_equal(comm_shm_open(fd, &o, &world, &e), ERR_CONFLICT); /* rank 0 twice */
+    close(fd);
+}
+
+/* Rank 1 scribbles over all that the gang shares. The others may fail or not, but they end by
+ * themselves, and not by a signal. */
+static int scribble(struct comm *world, int fd)
+{
+    if (world->rank != 1) {
+        int r = step_for_ever(world, fd);
+        return r >= 10 ? 0 : r;
+    }
+    off_t bytes = lseek(fd, 0, SEEK_END);
+    uint32_t s = 4711;
+    for (int round = 0; round < 3; round++)
+        for (off_t at = 0; at + 4 <= bytes; at += 4) {
+            s = s * 1664525u + 1013904223u;
+            if (pwrite(fd, &s, 4, at) < 0)
+                return 1;
+            if (at > 40000) /* the control part lies in front */
+                break;
+        }
+    return 0;
+}
+
+static void rubbish_crashes_nobody(void **state)
+{
+    (void)state;
+    pid_t pids[3];
+    int fd = gang_fd();
+    deadline_ms = 1000;
+    start(fd, 3, scribble, pids);
+    deadline_ms = 20000;
+    for (int r = 0; r < 3; r++) {
+        int status = status_of(pids[r]);
+        assert_true(status == 0 || status == 99);
+    }
+    close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_cover_everything_once),
+        cmocka_unit_test(all_sums_are_exact),
+        cmocka_unit_test(verbs_between_processes),
+        cmocka_unit_test(memory_is_bounded),
+        cmocka_unit_test(a_killed_rank_ends_the_others),
+        cmocka_unit_test(a_stopped_rank_times_the_others_out),
+        cmocka_unit_test(a_rank_that_gives_up_is_quoted),
+        cmocka_unit_test(progress_keeps_the_deadline_away),
+        cmocka_unit_test(who_never_comes_is_named),
+        cmocka_unit_test(rubbish_crashes_nobody),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
