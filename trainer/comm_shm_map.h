@@ -22,7 +22,7 @@
 
 #define LINE     64           /* bytes of a cache line */
 #define SLOTS    2            /* messages on their way in a channel */
-#define STAGE    (256 * 1024) /* bytes through which collectives move what is not in shared memory */
+#define STAGE    (256 * 1024) /* bytes: what is not in shared memory goes through in such pieces */
 #define WHY_SIZE 256
 
 /* A word that others sleep on. */

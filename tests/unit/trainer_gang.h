@@ -1,0 +1,222 @@
+/* trainer_gang.h: a gang of real processes for tests: forks the ranks of a job with the descriptors
+ * that a shim would give them, and reads their reports. */
+#ifndef TRAINYARD_TESTS_TRAINER_GANG_H
+#define TRAINYARD_TESTS_TRAINER_GANG_H
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "trainer/train.h"
+
+#define GANG_MAX   16
+#define GANG_ALARM 300 /* seconds: far beyond anything; only against a test that hangs */
+
+struct gang {
+    char dir[64]; /* artifacts and the report */
+    struct launch launch;
+    char *roots[2];
+    int first[MODEL_MAX_LAYERS + 1]; /* plan.stage_first */
+    int report, memory, data;
+    pid_t pids[GANG_MAX];
+    int status[GANG_MAX]; /* exit status, or minus the signal */
+    json_t *lines;        /* the report, after gang_end */
+};
+
+static volatile int gang_stop;
+
+static void gang_on_term(int signal_number)
+{
+    (void)signal_number;
+    gang_stop = 1;
+}
+
+/* The job in `text`, or in the file tests/reference/<text>/job.json. */
+static json_t *gang_job(const char *text)
+{
+    json_error_t where;
+    char path[256];
+    snprintf(path, sizeof path, "tests/reference/%s/job.json", text);
+    json_t *doc = text[0] == '{' ? json_loads(text, 0, &where) : json_load_file(path, 0, &where);
+    if (!doc)
+        fail_msg("%s: %s (line %d)", text, where.text, where.line);
+    return doc;
+}
+
+static struct job_spec *gang_spec(const json_t *doc)
+{
+    struct faults f, w;
+    faults_init(&f);
+    faults_init(&w);
+    struct job_spec *s = job_spec_parse(doc, 0, &f, &w);
+    if (!s)
+        fail_msg("%s: %s", f.items[0].pointer, f.items[0].message);
+    faults_done(&f);
+    faults_done(&w);
+    return s;
+}
+
+/* A mesh of data x pipeline; `kind` says what the data coordinate means. */
+static void gang_open(struct gang *g, const json_t *doc, enum strategy_kind kind, int data,
+                      int pipeline, int microbatches, enum pipeline_schedule schedule)
+{
+    struct err e;
+    *g = (struct gang){.dir = "/tmp/trainyard-test-XXXXXX"};
+    assert_non_null(mkdtemp(g->dir));
+    assert_non_null(g->roots[0] = realpath("examples/data", NULL));
+    assert_non_null(g->roots[1] = realpath("tests/reference", NULL));
+    g->launch = (struct launch){
+        .job = "job_test", .spec = gang_spec(doc), .data_roots = g->roots, .data_root_count = 2};
+    g->launch.plan = (struct plan){.kind = kind,
+                                   .ranks = data * pipeline,
+                                   .data = data,
+                                   .pipeline = pipeline,
+                                   .microbatches = microbatches,
+                                   .schedule = schedule,
+                                   .stage_first = g->first};
+    if (plan_cut(g->launch.spec, pipeline, g->first, &e) < 0)
+        fail_msg("%s", e.text);
+    char path[128];
+    snprintf(path, sizeof path, "%s/report", g->dir);
+    g->report = open(path, O_CREAT | O_APPEND | O_RDWR | O_CLOEXEC, 0600);
+    g->memory = memfd_create("gang", MFD_CLOEXEC);
+    g->data = memfd_create("data", MFD_CLOEXEC);
+    assert_true(g->report >= 0 && g->memory >= 0 && g->data >= 0);
+}
+
+static struct engine_fds gang_fds(const struct gang *g)
+{
+    return (struct engine_fds){.report = g->report, .gang = g->memory, .data = g->data};
+}
+
+static int gang_prepare(struct gang *g)
+{
+    struct engine_fds fds = gang_fds(g);
+    return train_prepare(&g->launch, &fds);
+}
+
+static void gang_start(struct gang *g)
+{
+    struct engine_fds fds = gang_fds(g);
+    for (int r = 0; r < g->launch.plan.ranks; r++) {
+        g->pids[r] = fork();
+        assert_true(g->pids[r] >= 0);
+        if (g->pids[r] == 0) {
+            alarm(GANG_ALARM);
+            signal(SIGTERM, gang_on_term);
+            int status = chdir(g->dir) == 0 ? train_rank(&g->launch, r, &fds, &gang_stop) : 98;
+            _exit(status);
+        }
+    }
+}
+
+static void gang_read(struct gang *g)
+{
+    struct buf text = BUF_INIT;
+    struct err e;
+    char path[128];
+    snprintf(path, sizeof path, "%s/report", g->dir);
+    assert_int_equal(file_read(path, 64 << 20, &text, &e), 0);
+    json_decref(g->lines);
+    g->lines = json_array();
+    char *rest = text.data;
+    for (char *line; rest && (line = strsep(&rest, "\n")) && *line;) {
+        assert_true(strlen(line) < 4000);
+        json_t *x = json_loads(line, 0, NULL);
+        if (!x)
+            fail_msg("not a report line: %s", line);
+        json_array_append_new(g->lines, x);
+    }
+    buf_done(&text);
+}
+
+static void gang_wait(struct gang *g)
+{
+    for (int r = 0; r < g->launch.plan.ranks; r++) {
+        int status;
+        assert_int_equal(waitpid(g->pids[r], &status, 0), g->pids[r]);
+        g->status[r] = WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+    }
+    gang_read(g);
+}
+
+static void gang_close(struct gang *g)
+{
+    struct err e;
+    json_decref(g->lines);
+    job_spec_free(g->launch.spec);
+    free(g->roots[0]);
+    free(g->roots[1]);
+    close(g->report);
+    close(g->memory);
+    close(g->data);
+    file_remove_tree(g->dir, &e);
+}
+
+static const json_t *gang_line(const struct gang *g, const char *type, int rank, size_t nth)
+{
+    size_t i;
+    const json_t *x;
+    json_array_foreach(g->lines, i, x)
+    {
+        const json_t *from = json_object_get(x, "rank");
+        if (strcmp(json_string_value(json_object_get(x, "type")), type) == 0 &&
+            (rank < 0 || json_integer_value(from) == rank) && nth-- == 0)
+            return x;
+    }
+    return NULL;
+}
+
+static size_t gang_count(const struct gang *g, const char *type)
+{
+    size_t n = 0;
+    while (gang_line(g, type, -1, n))
+        n++;
+    return n;
+}
+
+static double gang_number(const json_t *line, const char *name)
+{
+    const json_t *x = json_object_get(line, name);
+    if (!json_is_number(x))
+        fail_msg("no number \"%s\" in a report line", name);
+    return json_number_value(x);
+}
+
+static const char *gang_text(const json_t *line, const char *name)
+{
+    const char *s = json_string_value(json_object_get(line, name));
+    return s ? s : "";
+}
+
+/* From start to an end that must be good. */
+static void gang_run(struct gang *g)
+{
+    assert_int_equal(gang_prepare(g), 0);
+    gang_start(g);
+    gang_wait(g);
+    for (int r = 0; r < g->launch.plan.ranks; r++) {
+        const json_t *v = gang_line(g, "verdict", r, 0);
+        if (g->status[r] != 0)
+            fail_msg("rank %d: status %d, %s", r, g->status[r], v ? gang_text(v, "reason") : "");
+        assert_string_equal(gang_text(v, "outcome"), "done");
+    }
+}
+
+#endif
