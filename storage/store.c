@@ -176,7 +176,7 @@ static void configure_sqlite(void)
 }
 
 /* Nothing here touches the file. The log stays as it is at close until the database is accepted. */
-static int connect(struct store *s, struct err *e)
+static int open_connection(struct store *s, struct err *e)
 {
     int flags =
         SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_EXRESCODE;
@@ -251,7 +251,7 @@ static int open_database(struct store *s, char ret_id[ID_SIZE], struct err *e)
     if (r == 0)
         r = find_file(s, ret_id, e);
     if (r == 0)
-        r = connect(s, e);
+        r = open_connection(s, e);
     if (r == 0)
         r = set_pragmas(s, before_reading, ARRAY_LEN(before_reading), e);
     if (r == 0)

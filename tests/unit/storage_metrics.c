@@ -21,7 +21,7 @@ static void put(struct fixture *f, const char *job, int64_t attempt, int64_t ste
                          .loss = loss,
                          .grad_norm = loss / 2,
                          .learning_rate = 1e-3,
-                         .time_us = 1000 * step,
+                         .time_us = step,
                          .samples_per_second = 1234.5};
     assert_ok(f, store_step_put(f->s, job, &r, &f->e));
 }

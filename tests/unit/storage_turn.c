@@ -671,8 +671,8 @@ static void test_log_is_bounded(void **state)
         assert_ok(f, store_commit(f->s, &f->e));
         most = log_size(f) > most ? log_size(f) : most;
     }
-    assert_true(most > 4 << 20);
-    assert_true(most < 16 << 20);
+    assert_true(most > 12 << 20);
+    assert_true(most < 20 << 20);
     assert_int_equal(pending_count(f), 400 * 32);
 }
 
