@@ -153,24 +153,32 @@ void shm_give_up(struct shm *s, const char *why)
     set_abort(s, GAVE_UP | ((uint32_t)s->rank + 1));
 }
 
-/* One look round between two slices of sleep. */
-static int look_round(struct shm *s, const struct word *w, uint32_t old, const struct shm_wait *why,
-                      struct err *e)
+/* Why the gang is over, if the abort word says so. */
+static int say_abort(struct shm *s, const struct shm_wait *why, struct err *e)
 {
     uint32_t ended = __atomic_load_n(&shm_head(s)->abort, __ATOMIC_ACQUIRE);
     uint32_t who = ended & ~GAVE_UP;
-    if (who > 0 && who <= (uint32_t)s->size && who != (uint32_t)s->rank + 1)
-        return ended & GAVE_UP ? say_gave_up(s, (int)who - 1, e)
-                               : say_gone(s, (int)who - 1, why->what, e);
-    for (int i = 0; i < why->count; i++) {
+    if (who == 0 || who > (uint32_t)s->size || who == (uint32_t)s->rank + 1)
+        return 0;
+    return ended & GAVE_UP ? say_gave_up(s, (int)who - 1, e)
+                           : say_gone(s, (int)who - 1, why->what, e);
+}
+
+/* One look round between two slices of sleep. A rank that is gone may have left because another
+ * had died: then it has said so in the abort word, which is therefore asked again after it. */
+static int look_round(struct shm *s, const struct word *w, uint32_t old, const struct shm_wait *why,
+                      struct err *e)
+{
+    int r = say_abort(s, why, e);
+    for (int i = 0; r == 0 && i < why->count; i++) {
         int rank = why->members[i];
         /* It may have done its part and left in good order: only then has the word changed. */
         if (is_gone(s, rank) && __atomic_load_n(&w->value, __ATOMIC_ACQUIRE) == old) {
             set_abort(s, (uint32_t)rank + 1);
-            return say_gone(s, rank, why->what, e);
+            r = say_abort(s, why, e);
         }
     }
-    return 0;
+    return r;
 }
 
 /* ---- waiting ---- */

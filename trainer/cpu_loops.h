@@ -19,7 +19,7 @@
 #endif
 
 #if defined(__clang__)
-#define CPU_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define CPU_INDEPENDENT /* its way to say it warns where there is nothing to gain */
 #else
 #define CPU_INDEPENDENT _Pragma("GCC ivdep")
 #endif

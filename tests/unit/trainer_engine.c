@@ -55,7 +55,7 @@ static void check_epochs(const struct gang *g, const json_t *expected, double to
 
 static struct safetensors *open_weights(const char *path)
 {
-    struct safetensors *s;
+    struct safetensors *s = NULL;
     struct err e;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || safetensors_open(fd, path, &s, &e) < 0)
