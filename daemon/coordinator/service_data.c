@@ -69,25 +69,29 @@ static int add_all_steps(struct service *c, const char *id, int64_t after, struc
     return count < 0 ? count : 0;
 }
 
+/* At most max_points of the steps after `after`, at equal distances, the last one among them: a
+ * seek for each, whatever lies between and before. */
 static int add_some_steps(struct service *c, const char *id, int64_t after, int64_t max_points,
                           struct buf *b, struct err *e)
 {
-    int64_t last = 0;
+    struct step_row row;
+    int64_t last = 0, from = after > 0 ? after : 0;
     int rc = store_step_count(c->store, id, &last, e);
     if (rc < 0)
         return rc;
     if (max_points > METRICS_MAX_STEPS)
         max_points = METRICS_MAX_STEPS;
     int64_t wanted = max_points > 1 ? max_points - 1 : 1; /* the last step comes on top */
-    int64_t stride = last > after ? (last - after + wanted - 1) / wanted : 1;
-    int limit = (int)(last / stride) + 2;
-    struct step_row *rows = mem_alloc((size_t)limit * sizeof(*rows));
-    int count = store_step_sample(c->store, id, stride, limit, rows, e);
-    for (int i = 0; i < count; i++)
-        if (rows[i].step > after)
-            add_step(b, &rows[i]);
-    free(rows);
-    return count < 0 ? count : 0;
+    int64_t stride = last > from ? (last - from + wanted - 1) / wanted : 1;
+    while (from < last) {
+        int count = store_step_list(c->store, id, from, 1, &row, e);
+        if (count <= 0)
+            return count;
+        add_step(b, &row);
+        int64_t next = row.step + stride - 1; /* seeks begin behind it */
+        from = row.step < last && next >= last ? last - 1 : next;
+    }
+    return 0;
 }
 
 static int add_epochs(struct service *c, const char *id, struct buf *b, struct err *e)
