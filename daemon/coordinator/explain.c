@@ -1,5 +1,5 @@
 /* explain.c: looks for the first obstacle in the order in which they matter: no node at all, none
- * large enough, none of those heard of, too few devices free. */
+ * large enough, none of those heard of, too few devices free, free ones kept for another. */
 #include "daemon/coordinator/explain.h"
 
 #include <stdarg.h>
@@ -41,17 +41,17 @@ static const char *count_text(int64_t count, int kind, const char *adjective, ch
 }
 
 /* The node with the most devices for this need; ready ones only if asked for. */
-static const struct node *largest(const struct nodes *nodes, const struct need *need, int only_free,
-                                  int only_ready, int64_t *ret_count)
+static const struct node *largest(const struct nodes *nodes, const struct need *need,
+                                  enum node_count which, int only_ready, int64_t *ret_count)
 {
     const struct node *best = NULL;
     int64_t most = -1;
     for (size_t i = 0; i < nodes->count; i++) {
         const struct node *n = nodes->items[i];
-        int64_t count = node_count_fitting(n, need, only_free);
+        int64_t count = node_count_fitting(n, need, which);
         if (only_ready && n->health != NODE_READY)
             continue;
-        if (only_free && node_count_fitting(n, need, 0) < need->devices)
+        if (which != NODE_COUNT_ALL && node_count_fitting(n, need, NODE_COUNT_ALL) < need->devices)
             continue;
         if (count > most) {
             best = n;
@@ -70,13 +70,13 @@ static void never_fits(const struct nodes *nodes, const struct need *need, int64
     int64_t any_size;
     struct need without_memory = *need;
     without_memory.memory = 0;
-    const struct node *roomy = largest(nodes, &without_memory, 0, 0, &any_size);
+    const struct node *roomy = largest(nodes, &without_memory, NODE_COUNT_ALL, 0, &any_size);
     if (any_size >= need->devices)
         say(ret, "never_fits",
             "No node has %s with %s of memory each: %s has %lld, but only %lld of them with that "
             "much.",
             wanted, explain_bytes(need->memory, memory), roomy->name, (long long)any_size,
-            (long long)node_count_fitting(roomy, need, 0));
+            (long long)node_count_fitting(roomy, need, NODE_COUNT_ALL));
     else if (most <= 0 && any_size <= 0)
         say(ret, "never_fits", "No node has %s; none has any of that kind.", wanted);
     else
@@ -90,7 +90,7 @@ static void waits_for_node(const struct nodes *nodes, const struct need *need, i
 {
     for (size_t i = 0; i < nodes->count; i++) {
         const struct node *n = nodes->items[i];
-        if (node_count_fitting(n, need, 0) < need->devices)
+        if (node_count_fitting(n, need, NODE_COUNT_ALL) < need->devices)
             continue;
         if (n->seen_us == 0)
             say(ret, "waiting_for_node",
@@ -116,27 +116,34 @@ static void ahead_text(int64_t ahead, char out[64])
 void explain_pending(const struct nodes *nodes, const struct need *need, int64_t ahead,
                      int64_t now_us, struct explanation *ret)
 {
-    int64_t most, most_ready, most_free;
+    int64_t most, most_ready, most_free, most_open;
     if (nodes->count == 0) {
         say(ret, "no_nodes", "No node has joined yet.");
         return;
     }
-    const struct node *best = largest(nodes, need, 0, 0, &most);
+    const struct node *best = largest(nodes, need, NODE_COUNT_ALL, 0, &most);
     if (most < need->devices) {
         never_fits(nodes, need, most, best, ret);
         return;
     }
-    if (!largest(nodes, need, 0, 1, &most_ready) || most_ready < need->devices) {
+    if (!largest(nodes, need, NODE_COUNT_ALL, 1, &most_ready) || most_ready < need->devices) {
         waits_for_node(nodes, need, now_us, ret);
         return;
     }
-    const struct node *n = largest(nodes, need, 1, 1, &most_free);
+    const struct node *n = largest(nodes, need, NODE_COUNT_FREE, 1, &most_free);
     char queue[64], wanted[96];
     ahead_text(ahead, queue);
     if (most_free < need->devices)
         say(ret, "waiting_for_devices", "Waiting for %s on one node: %s has %lld of %lld free%s.",
             count_text(need->devices, need->kind, "free ", wanted), n->name, (long long)most_free,
-            (long long)node_count_fitting(n, need, 0), queue);
+            (long long)node_count_fitting(n, need, NODE_COUNT_ALL), queue);
+    else if (ahead != 0 && largest(nodes, need, NODE_COUNT_OPEN, 1, &most_open) &&
+             most_open < need->devices)
+        say(ret, "waiting_for_devices",
+            "Waiting for %s on one node: %s has %lld, but they are kept for a job that comes first "
+            "and needs more%s.",
+            count_text(need->devices, need->kind, "free ", wanted), n->name, (long long)most_free,
+            queue);
     else
         say(ret, "ready_to_start", "Ready to start on node %s%s.", n->name, queue);
 }

@@ -90,6 +90,14 @@ struct node *nodes_get(struct nodes *l, const char *name)
     return n;
 }
 
+void nodes_drop(struct nodes *l, struct node *n)
+{
+    size_t at = place_of(l, n->name, 0);
+    l->count--;
+    memmove(&l->items[at], &l->items[at + 1], (l->count - at) * sizeof(struct node *));
+    node_free(n);
+}
+
 int node_name_valid(const char *name)
 {
     size_t length = strlen(name);
@@ -193,6 +201,17 @@ int node_device_free(const struct device *d)
     return d->attempt[0] == '\0' && !d->haunted;
 }
 
+int node_device_open(const struct device *d)
+{
+    return node_device_free(d) && !d->kept;
+}
+
+int node_device_fits(const struct device *d, const struct need *need)
+{
+    return (need->kind == DEVICE_ANY || (int)d->kind == need->kind) &&
+           (d->memory == 0 || d->memory >= need->memory);
+}
+
 int node_release(struct node *n, const char *attempt)
 {
     int released = 0;
@@ -205,18 +224,28 @@ int node_release(struct node *n, const char *attempt)
     return released;
 }
 
-int64_t node_count_fitting(const struct node *n, const struct need *need, int only_free)
+int64_t node_count_fitting(const struct node *n, const struct need *need, enum node_count which)
 {
     int64_t count[NODE_DEVICE_KINDS] = {0};
     for (size_t i = 0; i < n->device_count; i++) {
         const struct device *d = &n->devices[i];
-        int enough = d->memory == 0 || d->memory >= need->memory;
-        if (enough && (!only_free || node_device_free(d)))
+        int counts = which == NODE_COUNT_ALL    ? 1
+                     : which == NODE_COUNT_FREE ? node_device_free(d)
+                                                : node_device_open(d);
+        if (counts && node_device_fits(d, need))
             count[d->kind]++;
     }
     if (need->kind != DEVICE_ANY)
         return count[need->kind];
     return count[DEVICE_GPU] > count[DEVICE_CPU] ? count[DEVICE_GPU] : count[DEVICE_CPU];
+}
+
+const struct absence *node_absence(const struct node *n, const char *attempt)
+{
+    for (size_t i = 0; i < n->absence_count; i++)
+        if (strcmp(n->absences[i].attempt, attempt) == 0)
+            return &n->absences[i];
+    return NULL;
 }
 
 enum node_health node_health_at(const struct node *n, int64_t now_us, int64_t started_us)

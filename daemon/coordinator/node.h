@@ -41,12 +41,14 @@ struct device {
     char *name;
     char attempt[ID_SIZE]; /* that leases it; "": none */
     int haunted;           /* the node says that an attempt which we have ended still runs here */
+    int kept;              /* for the job that is next, which waits for more (sched.c) */
 };
 
 /* An attempt that the node reported once and does not report now. */
 struct absence {
     char attempt[ID_SIZE];
     int64_t since_us;
+    int is_lost; /* missing for so long that its end is wanted */
 };
 
 struct node {
@@ -80,6 +82,7 @@ struct nodes {
 void nodes_done(struct nodes *l);
 struct node *nodes_find(const struct nodes *l, const char *name);  /* or NULL */
 struct node *nodes_get(struct nodes *l, const char *name);         /* made if it is not there */
+void nodes_drop(struct nodes *l, struct node *n);                  /* frees it */
 size_t nodes_first_after(const struct nodes *l, const char *name); /* index; NULL: 0 */
 
 int node_name_valid(const char *name); /* [a-z0-9]([a-z0-9.-]*), at most NODE_NAME_MAX */
@@ -90,10 +93,15 @@ int node_name_valid(const char *name); /* [a-z0-9]([a-z0-9.-]*), at most NODE_NA
 int node_set_devices(struct node *n, const json_t *devices, struct err *e);
 struct device *node_device(struct node *n, int64_t index); /* or NULL */
 int node_device_free(const struct device *d);
+int node_device_open(const struct device *d); /* free, and not kept for another job */
+int node_device_fits(const struct device *d, const struct need *need); /* kind and memory */
 int node_release(struct node *n, const char *attempt); /* number of devices that became free */
 
 /* Devices of a kind (DEVICE_ANY: of the kind that has more) that have enough memory. */
-int64_t node_count_fitting(const struct node *n, const struct need *need, int only_free);
+enum node_count { NODE_COUNT_ALL, NODE_COUNT_FREE, NODE_COUNT_OPEN };
+int64_t node_count_fitting(const struct node *n, const struct need *need, enum node_count which);
+
+const struct absence *node_absence(const struct node *n, const char *attempt); /* or NULL */
 
 /* The health that its silence means now. */
 enum node_health node_health_at(const struct node *n, int64_t now_us, int64_t started_us);

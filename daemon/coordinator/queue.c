@@ -1,5 +1,6 @@
 /* queue.c: classes in a sorted array, each a sorted run of jobs. New jobs have the highest seq, so
- * adding is appending; jobs that come back from a failed start go to their old place. */
+ * adding is appending; jobs that come back from a failed start go to their old place, which is
+ * mostly the front, and loading adds the newest first: both ends have room. */
 #include "daemon/coordinator/queue.h"
 
 #include <stdio.h>
@@ -87,6 +88,18 @@ static void class_reserve(struct queue_class *k)
     k->items = mem_realloc(k->items, k->cap * sizeof(*k->items));
 }
 
+/* Room for one more item before the first, of which there is as much as there are items. */
+static void class_reserve_front(struct queue_class *k)
+{
+    if (k->head > 0)
+        return;
+    size_t room = k->count + 8;
+    k->cap = k->count + room;
+    k->items = mem_realloc(k->items, k->cap * sizeof(*k->items));
+    memmove(k->items + room, k->items, k->count * sizeof(*k->items));
+    k->head = room;
+}
+
 void queue_add(struct queue *q, const struct job_row *job)
 {
     struct need n = need_of(job);
@@ -96,9 +109,15 @@ void queue_add(struct queue *q, const struct job_row *job)
     size_t place = item_find(k, job->seq);
     if (place < k->count && k->items[k->head + place].seq == job->seq)
         return;
-    class_reserve(k);
+    if (place == 0 && k->count > 0) {
+        class_reserve_front(k);
+        k->head--;
+    } else {
+        class_reserve(k);
+    }
     struct queued *item = &k->items[k->head + place];
-    memmove(item + 1, item, (k->count - place) * sizeof(*item));
+    if (place > 0)
+        memmove(item + 1, item, (k->count - place) * sizeof(*item));
     item->seq = job->seq;
     snprintf(item->id, sizeof(item->id), "%s", job->id);
     k->count++;

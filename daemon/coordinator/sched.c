@@ -6,13 +6,17 @@
  * then the first by name; of its devices, those with the lowest index. A job for any kind of
  * device gets GPUs where they fit.
  *
- * Guaranteed: a job starts as soon as it fits and no job before it in the order fits. A job that
- * does not fit, now or ever, holds up nobody (plain backfill, no reservations), and jobs of one
- * shape start in order. Not guaranteed: that a wide job ever finds its devices free at one time
- * while narrow ones keep coming; it does when they stop, or when it has the higher priority and a
- * node runs empty.
+ * The first job in the order that waits for devices, and would fit on a ready node if that were
+ * empty, has one kept for it: of those nodes, the one with the most of its devices free. Its free
+ * devices go to no job behind, so that they become more with each job that ends there, until the
+ * job fits. One node at a time is kept: all others are open to whoever fits (backfill), and so are
+ * that node's devices of another kind or with too little memory.
  *
- * Cost of a pass: classes to try x nodes, and nothing when every class is blocked.
+ * Guaranteed: jobs of one shape start in order; a job that can never run holds up nobody; a wide
+ * job starts as soon as what ran on its node when it came first has ended, however many narrow ones
+ * follow. The price: devices idle meanwhile.
+ *
+ * Cost of a pass: classes to try x nodes, and one look at each blocked class.
  */
 #include "daemon/coordinator/sched.h"
 
@@ -21,15 +25,16 @@
 
 #include "base/mem.h"
 
-static int kind_that_fits(const struct node *n, const struct need *need, struct need *ret)
+static int kind_that_fits(const struct node *n, const struct need *need, enum node_count which,
+                          struct need *ret)
 {
     static const int any[] = {DEVICE_GPU, DEVICE_CPU};
     *ret = *need;
     if (need->kind != DEVICE_ANY)
-        return node_count_fitting(n, need, 1) >= need->devices;
+        return node_count_fitting(n, need, which) >= need->devices;
     for (size_t i = 0; i < ARRAY_LEN(any); i++) {
         ret->kind = any[i];
-        if (node_count_fitting(n, ret, 1) >= need->devices)
+        if (node_count_fitting(n, ret, which) >= need->devices)
             return 1;
     }
     return 0;
@@ -40,8 +45,7 @@ static void take_devices(struct node *n, const struct need *need, struct device 
     int64_t taken = 0;
     for (size_t i = 0; i < n->device_count && taken < need->devices; i++) {
         struct device *d = &n->devices[i];
-        if ((int)d->kind == need->kind && node_device_free(d) &&
-            (d->memory == 0 || d->memory >= need->memory))
+        if (node_device_fits(d, need) && node_device_open(d))
             devices[taken++] = d;
     }
 }
@@ -55,9 +59,9 @@ struct node *sched_place(const struct nodes *nodes, const struct need *need,
     for (size_t i = 0; i < nodes->count; i++) {
         struct node *n = nodes->items[i];
         struct need here;
-        if (n->health != NODE_READY || !kind_that_fits(n, need, &here))
+        if (n->health != NODE_READY || !kind_that_fits(n, need, NODE_COUNT_OPEN, &here))
             continue;
-        int64_t left = node_count_fitting(n, &here, 1) - need->devices;
+        int64_t left = node_count_fitting(n, &here, NODE_COUNT_OPEN) - need->devices;
         if (!best || left < best_left) {
             best = n;
             best_need = here;
@@ -99,6 +103,64 @@ static struct candidate *candidates_of(const struct queue *q, size_t *ret_count)
     return list;
 }
 
+/* ---- what is kept for the job that is next ---- */
+/* The node that comes nearest to fitting; *ret_here is the need with the kind it has there. */
+static struct node *node_to_keep(const struct nodes *nodes, const struct need *need,
+                                 struct need *ret_here)
+{
+    struct node *best = NULL;
+    int64_t most = -1;
+    for (size_t i = 0; i < nodes->count; i++) {
+        struct node *n = nodes->items[i];
+        struct need here;
+        if (n->health != NODE_READY || !kind_that_fits(n, need, NODE_COUNT_ALL, &here))
+            continue;
+        int64_t count = node_count_fitting(n, &here, NODE_COUNT_FREE);
+        if (count > most) {
+            best = n;
+            most = count;
+            *ret_here = here;
+        }
+    }
+    return best;
+}
+
+static void keep_nothing(struct nodes *nodes)
+{
+    for (size_t i = 0; i < nodes->count; i++)
+        for (size_t k = 0; k < nodes->items[i]->device_count; k++)
+            nodes->items[i]->devices[k].kept = 0;
+}
+
+/* 1 if devices are kept for it now; 0 if no ready node could ever run it. */
+static int keep(const struct nodes *nodes, const struct need *need)
+{
+    struct need here;
+    struct node *n = node_to_keep(nodes, need, &here);
+    for (size_t i = 0; n && i < n->device_count; i++)
+        n->devices[i].kept = node_device_fits(&n->devices[i], &here);
+    return n != NULL;
+}
+
+/* The first of the blocked classes for which there is something to keep; 0 if none. */
+static int first_blocked(const struct queue *q, const struct nodes *nodes, struct candidate *ret)
+{
+    int found = 0;
+    struct need here;
+    for (size_t i = 0; i < q->count; i++) {
+        const struct queue_class *k = &q->classes[i];
+        struct candidate one = {k->priority, k->need, queue_class_head(k)->seq};
+        if (found && k->priority < ret->priority)
+            break;
+        if (k->blocked && (!found || candidate_order(&one, ret) < 0) &&
+            node_to_keep(nodes, &k->need, &here)) {
+            *ret = one;
+            found = 1;
+        }
+    }
+    return found;
+}
+
 /* list[0]'s head was placed: moves it to where its next job belongs. */
 static void settle(struct candidate *list, size_t count)
 {
@@ -118,8 +180,12 @@ int sched_pass(struct queue *q, struct nodes *nodes, sched_assign_fn *assign, vo
     CLEANUP(mem_freep) struct candidate *all = candidates_of(q, &count);
     CLEANUP(mem_freep)
     struct device **devices = mem_alloc((NODE_MAX_DEVICES + 1) * sizeof(*devices));
-    struct candidate *list = all;
+    struct candidate *list = all, waiting;
+    int is_waiting = first_blocked(q, nodes, &waiting), kept = 0;
+    keep_nothing(nodes);
     for (int placed = 0; count > 0;) {
+        if (!kept && is_waiting && candidate_order(&waiting, list) < 0)
+            kept = keep(nodes, &waiting.need);
         struct queue_class *k = queue_find(q, list->priority, &list->need);
         struct node *n = NULL;
         if (k && k->need.devices <= NODE_MAX_DEVICES)
@@ -127,6 +193,8 @@ int sched_pass(struct queue *q, struct nodes *nodes, sched_assign_fn *assign, vo
         if (!n) {
             if (k)
                 k->blocked = 1;
+            if (k && !kept)
+                kept = keep(nodes, &k->need);
             list++;
             count--;
             continue;
@@ -146,5 +214,7 @@ int sched_pass(struct queue *q, struct nodes *nodes, sched_assign_fn *assign, vo
             count--;
         }
     }
+    if (!kept && is_waiting)
+        keep(nodes, &waiting.need);
     return 0;
 }

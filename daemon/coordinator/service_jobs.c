@@ -425,8 +425,8 @@ static int cancel_rows(struct service *c, struct job_row *job, struct err *e)
     if (job->state != JOB_PENDING)
         return try_stop(c, job, "cancelled", reason, e);
     int rc = job_move(c->store, job, JOB_CANCELLED, "cancelled", reason, c->wall_us, e);
-    if (rc == 0)
-        queue_remove(&c->queue, job);
+    if (rc == 0 && queue_remove(&c->queue, job) > 0)
+        coordinator_capacity(c); /* devices may have been kept for it */
     return rc;
 }
 

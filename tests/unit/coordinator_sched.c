@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/mem.h"
 #include "daemon/coordinator/sched.h"
@@ -137,7 +138,7 @@ static void priority_then_age(void **state)
     }
 }
 
-static void wide_and_impossible_jobs_hold_up_nobody(void **state)
+static void impossible_jobs_hold_up_nobody_and_a_wide_one_its_node(void **state)
 {
     struct cluster *c = *state;
     add_node(c, "n1", 4, 0, 100);
@@ -148,11 +149,94 @@ static void wide_and_impossible_jobs_hold_up_nobody(void **state)
     add_job(c, 0, 2, DEVICE_CPU, 0); /* does not fit beside the one before */
     add_job(c, 0, 1, DEVICE_CPU, 100);
     assert_int_equal(pass(c), 0);
-    assert_int_equal(c->placed_count, 2);
+    assert_int_equal(c->placed_count, 1);
     assert_string_equal(c->placed[0].id, "job-4");
+    assert_int_equal(queue_has_candidates(&c->queue), 0);
+    queue_remove(&c->queue, job_named(c, "job-5")); /* cancelled: the last device is open again */
+    queue_unblock(&c->queue);
+    assert_int_equal(pass(c), 0);
+    assert_int_equal(c->placed_count, 2);
     assert_string_equal(c->placed[1].id, "job-6");
     assert_int_equal(c->placed[1].device[0], 3);
-    assert_int_equal(queue_has_candidates(&c->queue), 0);
+}
+
+/* Narrow jobs keep coming and would fill every hole; the wide one starts when the four that were
+ * there before it have ended. */
+static void a_wide_job_is_not_starved(void **state)
+{
+    struct cluster *c = *state;
+    struct node *n = add_node(c, "n1", 4, 0, 0);
+    for (int i = 0; i < 4; i++)
+        add_job(c, 0, 1, DEVICE_CPU, 0);
+    assert_int_equal(pass(c), 0);
+    assert_int_equal(c->placed_count, 4);
+    struct job_row *wide = add_job(c, 0, 4, DEVICE_CPU, 0);
+    for (int i = 0; i < 4; i++) {
+        add_job(c, 0, 1, DEVICE_CPU, 0);
+        assert_int_equal(pass(c), 0);
+        assert_int_equal(node_release(n, c->placed[i].id), 1);
+        queue_unblock(&c->queue);
+        assert_int_equal(pass(c), 0);
+        assert_int_equal(c->placed_count, i < 3 ? 4 : 5);
+    }
+    assert_string_equal(c->placed[4].id, wide->id);
+}
+
+static void one_node_is_kept_and_only_from_those_behind(void **state)
+{
+    struct cluster *c = *state;
+    struct node *a = add_node(c, "a", 3, 1, 0), *b = add_node(c, "b", 3, 0, 0);
+    snprintf(a->devices[0].attempt, ID_SIZE, "x");
+    snprintf(b->devices[0].attempt, ID_SIZE, "y");
+    snprintf(b->devices[1].attempt, ID_SIZE, "z");
+    add_job(c, 1, 3, DEVICE_CPU, 0); /* waits for a, which has two of three free */
+    add_job(c, 0, 1, DEVICE_CPU, 0);
+    add_job(c, 0, 1, DEVICE_CPU, 0);
+    add_job(c, 0, 1, DEVICE_GPU, 0);
+    assert_int_equal(pass(c), 0);
+    assert_int_equal(c->placed_count, 2);
+    assert_string_equal(c->placed[0].id, "job-2");
+    assert_string_equal(c->placed[0].node, "b");
+    assert_string_equal(c->placed[1].id, "job-4"); /* a's device of another kind */
+    add_job(c, 0, 1, DEVICE_ANY, 0);               /* a later pass knows it too */
+    assert_int_equal(pass(c), 0);
+    assert_int_equal(c->placed_count, 2);
+    add_job(c, 2, 1, DEVICE_CPU, 0); /* before the wide one in the order */
+    assert_int_equal(pass(c), 0);
+    assert_int_equal(c->placed_count, 3);
+    assert_string_equal(c->placed[2].node, "a");
+    a->health = NODE_LOST; /* nothing to wait for: the others go on */
+    node_release(b, "y");
+    queue_unblock(&c->queue);
+    assert_int_equal(pass(c), 0);
+    assert_int_equal(c->placed_count, 3); /* now b is kept, which could run it too */
+    b->health = NODE_LOST;
+    a->health = NODE_READY;
+    node_release(a, "x");
+    node_release(a, c->placed[2].id);
+    queue_unblock(&c->queue);
+    assert_int_equal(pass(c), 0);
+    assert_string_equal(c->placed[3].id, "job-1");
+}
+
+/* As a coordinator loads them: the newest first. Each must cost the same, however many there are.
+ */
+static void loading_many_of_a_shape_is_linear(void **state)
+{
+    struct cluster *c = *state;
+    struct job_row job = {.id = (char *)"job-x", .devices = 1, .device_kind = DEVICE_CPU};
+    struct timespec from, to;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
+    for (job.seq = 300000; job.seq > 0; job.seq--)
+        queue_add(&c->queue, &job);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
+    assert_int_equal(c->queue.jobs, 300000);
+    assert_true(to.tv_sec - from.tv_sec < 20); /* some 0.05 s; moving all of them took minutes */
+    struct need need = {.devices = 1, .kind = DEVICE_CPU};
+    assert_int_equal(queue_class_head(queue_find(&c->queue, 0, &need))->seq, 1);
+    job.seq = 300001;
+    queue_add(&c->queue, &job);
+    assert_int_equal(queue_ahead(&c->queue, 0, 300001), 300000);
 }
 
 static void a_blocked_shape_is_not_tried_until_devices_are_freed(void **state)
@@ -208,7 +292,7 @@ static void only_ready_nodes_and_free_devices(void **state)
     add_node(c, "b", 4, 0, 0)->health = NODE_UNKNOWN;
     struct node *n = add_node(c, "c", 2, 0, 0);
     n->devices[0].haunted = 1;
-    add_job(c, 0, 2, DEVICE_CPU, 0);
+    add_job(c, 0, 3, DEVICE_CPU, 0);
     add_job(c, 0, 1, DEVICE_CPU, 0);
     assert_int_equal(pass(c), 0);
     assert_int_equal(c->placed_count, 1);
@@ -321,7 +405,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(no_nodes_place_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(priority_then_age, setup, teardown),
-        cmocka_unit_test_setup_teardown(wide_and_impossible_jobs_hold_up_nobody, setup, teardown),
+        cmocka_unit_test_setup_teardown(impossible_jobs_hold_up_nobody_and_a_wide_one_its_node,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(a_wide_job_is_not_starved, setup, teardown),
+        cmocka_unit_test_setup_teardown(one_node_is_kept_and_only_from_those_behind, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(loading_many_of_a_shape_is_linear, setup, teardown),
         cmocka_unit_test_setup_teardown(a_blocked_shape_is_not_tried_until_devices_are_freed, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(all_ranks_on_one_node_packed_tightly, setup, teardown),
