@@ -36,7 +36,7 @@ static const struct {
 void coordinator_clock(struct service *c)
 {
     c->now_us = clock_boottime_us() + c->clock_ahead_us;
-    c->wall_us = clock_wall_us() + c->clock_ahead_us;
+    c->wall_us = clock_wall_us() + c->clock_ahead_us + c->wall_ahead_us;
 }
 
 /* ---- what changed ---- */
@@ -195,8 +195,7 @@ static int rebuild(struct service *c, struct err *e)
     wake_all(c);
     nodes_done(&c->nodes);
     queue_done(&c->queue);
-    c->resting_count = 0;
-    c->rebuild = 0;
+    c->rebuild = 0; /* who rests goes on resting: waking looks at what the job is then */
     return load(c, e);
 }
 
@@ -206,10 +205,12 @@ int coordinator_open(const char *state_dir, struct service **ret, struct err *e)
     int rc = store_open(state_dir, &c->store, e);
     if (rc == 0) {
         coordinator_clock(c);
-        c->started_us = c->now_us;
-        c->tick_us = c->now_us + COORDINATOR_TICK_US;
         c->wish = store_instance_epoch(c->store) << 32;
         rc = load(c, e);
+        coordinator_clock(c); /* loading was no pause */
+        c->started_us = c->now_us;
+        c->wall_offset_us = c->wall_us - c->now_us;
+        c->tick_us = c->now_us + COORDINATOR_TICK_US;
     }
     if (rc != 0) {
         coordinator_close(c);
@@ -256,6 +257,25 @@ static void tick_nodes(struct service *c)
     }
 }
 
+/* A coordinator that was stopped, or whose machine slept, has not heard of nodes which spoke: what
+ * it missed is not held against them. */
+static void forgive_pause(struct service *c)
+{
+    int64_t late = c->now_us - c->tick_us;
+    if (late < COORDINATOR_PAUSE_US)
+        return;
+    log_event(LOG_LEVEL_WARNING, "paused", "seconds=%lld", (long long)(late / 1000000));
+    c->started_us += late;
+    for (size_t i = 0; i < c->nodes.count; i++) {
+        struct node *n = c->nodes.items[i];
+        if (n->seen_us)
+            n->seen_us = n->seen_us + late < c->now_us ? n->seen_us + late : c->now_us;
+        for (size_t k = 0; k < n->absence_count; k++)
+            n->absences[k].since_us += late;
+    }
+    c->tick_us = c->now_us;
+}
+
 static void wake_rested(struct service *c)
 {
     struct err e = {0};
@@ -268,6 +288,11 @@ static void wake_rested(struct service *c)
             continue;
         }
         int rc = store_job_get(c->store, c->resting[i].id, &job, &e);
+        if (rc != 0 && rc != ERR_NOT_FOUND) {
+            c->resting[i++].until_us = c->now_us + COORDINATOR_DOOMED_US;
+            c->store_failure = e;
+            continue;
+        }
         if (rc == 0) {
             if (job.state == JOB_PENDING)
                 queue_add(&c->queue, &job);
@@ -287,15 +312,17 @@ static void tick(struct service *c)
     if (c->now_us < c->expire_us)
         return;
     c->expire_us = c->now_us + COORDINATOR_EXPIRE_US;
-    if (store_key_expire(c->store, c->wall_us - COORDINATOR_KEY_LIFE_US, 1000, &e) < 0)
+    /* A wall clock that is set ahead while we run ages no key. */
+    int64_t steady_us = c->now_us + c->wall_offset_us;
+    int64_t wall_us = c->wall_us < steady_us ? c->wall_us : steady_us;
+    if (store_key_expire(c->store, wall_us - COORDINATOR_KEY_LIFE_US, 1000, &e) < 0)
         c->store_failure = e;
 }
 
 /* ---- placement ---- */
-static int assign(void *ctx, const struct queued *queued, struct node *n,
+static int assign(struct service *c, const struct queued *queued, struct node *n,
                   struct device *const *devices, int64_t count, struct err *e)
 {
-    struct service *c = ctx;
     struct job_row job;
     int rc = store_job_get(c->store, queued->id, &job, e);
     if (rc != 0)
@@ -308,13 +335,27 @@ static int assign(void *ctx, const struct queued *queued, struct node *n,
     return rc;
 }
 
+/* A job whose start cannot be written must not stand before all others for ever: it rests, and the
+ * queue is rebuilt without it. On a full disk nobody's can be. */
+static int assign_or_rest(void *ctx, const struct queued *queued, struct node *n,
+                          struct device *const *devices, int64_t count, struct err *e)
+{
+    struct service *c = ctx;
+    int rc = assign(c, queued, n, devices, count, e);
+    if (rc < 0 && rc != ERR_NO_SPACE) {
+        err_prefix(e, "job %s", queued->id);
+        coordinator_rest(c, queued->id, c->now_us + COORDINATOR_DOOMED_US);
+    }
+    return rc;
+}
+
 static void place(struct service *c)
 {
     struct err e = {0};
     c->try_place = 0;
     if (!queue_has_candidates(&c->queue))
         return;
-    int rc = sched_pass(&c->queue, &c->nodes, assign, c, &e);
+    int rc = sched_pass(&c->queue, &c->nodes, assign_or_rest, c, &e);
     if (rc == 1) {
         c->try_place = 1;
         c->go_on = 1;
@@ -370,6 +411,7 @@ int coordinator_end_turn(struct service *c, struct err *e)
     coordinator_clock(c);
     c->turns++;
     c->go_on = 0;
+    forgive_pause(c);
     if (c->now_us >= c->tick_us)
         tick(c);
     if (c->try_place)
@@ -397,6 +439,7 @@ int coordinator_end_turn(struct service *c, struct err *e)
 int coordinator_turn(struct service *c, struct err *e)
 {
     coordinator_clock(c);
+    forgive_pause(c); /* before requests are judged by it */
     api_run(c->api);
     return coordinator_end_turn(c, e);
 }

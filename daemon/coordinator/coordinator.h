@@ -18,9 +18,11 @@
 #include "daemon/coordinator/queue.h"
 #include "storage/store.h"
 
-#define COORDINATOR_MAX_LIVE    8192    /* attempts that run at one time, in the whole cluster */
 #define COORDINATOR_MAX_PENDING 1000000 /* jobs that wait; some 64 bytes of memory each */
 #define COORDINATOR_TICK_US     1000000
+#define COORDINATOR_PAUSE_US    5000000 /* a tick that comes so late: we were stopped, not the nodes \
+                                         */
+#define COORDINATOR_DOOMED_US   10000000 /* rest of a job whose start cannot be written */
 #define COORDINATOR_EXPIRE_US   60000000
 #define COORDINATOR_KEY_LIFE_US (24 * 3600 * 1000000LL) /* of an Idempotency-Key */
 
@@ -36,6 +38,8 @@ struct service {
 
     int64_t now_us, wall_us; /* of this turn: boot time for intervals, wall for display */
     int64_t clock_ahead_us;  /* tests put both clocks ahead */
+    int64_t wall_ahead_us;   /* and the wall clock alone */
+    int64_t wall_offset_us;  /* wall less boot time when we started */
     int64_t started_us;
     int64_t tick_us;   /* when the next tick is due */
     int64_t expire_us; /* when old Idempotency-Keys are looked for next */

@@ -43,6 +43,10 @@ static void add_reason(struct service *c, const struct job_row *job, struct buf 
                         c->now_us, &why);
         code = why.code;
         text = why.text;
+    } else if (job->state == JOB_PENDING && !text[0]) { /* not by a start that failed */
+        code = "retrying";
+        text = "Its start could not be written to the coordinator's state, whose log says why; it "
+               "is tried again every few seconds.";
     }
     text_string(b, "reason", text);
     text_string(b, "reason_code", code);

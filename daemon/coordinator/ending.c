@@ -87,6 +87,7 @@ int ending_parse(const json_t *doc, struct ending *ret, struct err *e)
     const char *outcome, *code, *reason, *signal = NULL;
     json_int_t started = 0, ended = 0;
     const json_t *signal_value = json_object_get(doc, "signal");
+    const json_t *retryable = json_object_get(doc, "retryable");
     json_error_t je;
     if (json_unpack_ex((json_t *)doc, &je, 0, "{s:s, s:s, s:s, s?I, s?I}", "outcome", &outcome,
                        "code", &code, "reason", &reason, "started_us", &started, "ended_us",
@@ -96,6 +97,8 @@ int ending_parse(const json_t *doc, struct ending *ret, struct err *e)
         return err_set(e, ERR_INVALID, "exit.outcome is not one that is known");
     if (signal_value && !json_is_null(signal_value) && !json_is_string(signal_value))
         return err_set(e, ERR_INVALID, "exit.signal is neither null nor a string");
+    if (retryable && !json_is_boolean(retryable))
+        return err_set(e, ERR_INVALID, "exit.retryable is neither true nor false");
     signal = json_string_value(signal_value);
     if (check_texts(code, reason, signal, e) != 0 ||
         optional_int(doc, "rank", 1000000, &x.rank, e) != 0 ||
@@ -106,6 +109,7 @@ int ending_parse(const json_t *doc, struct ending *ret, struct err *e)
     snprintf(x.signal, sizeof(x.signal), "%s", signal ? signal : "");
     x.started_us = started > 0 ? started : 0;
     x.ended_us = ended > 0 ? ended : 0;
+    x.retryable = json_is_true(retryable);
     *ret = x;
     return 0;
 }
@@ -161,6 +165,16 @@ static void judge_never_ran(const struct ending *x, const struct attempt_row *a,
     }
 }
 
+/* Whoever reads why it failed is told that it need not have. */
+static void judge_failed(const struct ending *x, const char *sentence, struct verdict *ret)
+{
+    decide(ret, JOB_FAILED, x->code, "");
+    snprintf(ret->reason, sizeof(ret->reason), "%s%s", sentence,
+             x->retryable ? " Another attempt may succeed, but a job that has run is not started "
+                            "again by itself: submit it again."
+                          : "");
+}
+
 void ending_judge(const struct ending *x, const struct attempt_row *a, int ran, struct verdict *ret)
 {
     char sentence[1200];
@@ -175,5 +189,5 @@ void ending_judge(const struct ending *x, const struct attempt_row *a, int ran, 
     else if (x->outcome == OUTCOME_TIME_LIMIT)
         decide(ret, JOB_FAILED, "time_limit", sentence);
     else
-        decide(ret, JOB_FAILED, x->code, sentence);
+        judge_failed(x, sentence, ret);
 }

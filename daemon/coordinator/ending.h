@@ -9,7 +9,7 @@
 #include "base/err.h"
 #include "storage/store.h"
 
-#define ENDING_MAX_BYTES  (64 * 1024) /* of an exit record as text */
+#define ENDING_MAX_BYTES  (256 * 1024) /* of an exit record as text; 1,024 ranks take some 90 KB */
 #define ENDING_REASON_MAX 1000
 #define ENDING_MAX_STARTS 4 /* attempts that never ran; after that many the job fails */
 
@@ -33,6 +33,7 @@ struct ending {
     int64_t exit_code;            /* -1: none */
     char signal[24];              /* "": none */
     int64_t started_us, ended_us; /* 0: not said */
+    int retryable;                /* no fault of the job, or it asked for another attempt */
 };
 
 /* What an agent sent is checked: ERR_INVALID with a sentence. */

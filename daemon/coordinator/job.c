@@ -56,6 +56,12 @@ static void replace(char **field, const char *text)
     *field = copy;
 }
 
+/* A wall clock that was set back makes no negative durations. */
+static int64_t not_before(int64_t wall_us, int64_t floor_us)
+{
+    return wall_us > floor_us ? wall_us : floor_us;
+}
+
 int job_move(struct store *store, struct job_row *job, enum job_state to, const char *code,
              const char *reason, int64_t wall_us, struct err *e)
 {
@@ -68,9 +74,10 @@ int job_move(struct store *store, struct job_row *job, enum job_state to, const 
     replace(&job->reason_code, code);
     replace(&job->reason, reason);
     if (to == JOB_RUNNING && job->started_us == 0)
-        job->started_us = wall_us;
+        job->started_us = not_before(wall_us, job->submitted_us);
     if (job_is_final(to))
-        job->finished_us = wall_us;
+        job->finished_us =
+            not_before(wall_us, job->started_us ? job->started_us : job->submitted_us);
     int rc = store_job_move(store, job, from, e);
     if (rc != 0) {
         json_decref(data);

@@ -174,7 +174,8 @@ static int take_line(struct batch *b, const json_t *line, struct err *e)
         return drop(b, "a line is no object with a type");
     if (strcmp(type, "step") == 0)
         return take_step(b, line, e);
-    if (json_dumpb(line, NULL, 0, JSON_COMPACT) > REPORTS_MAX_LINE)
+    /* With no more digits than a trainer writes, so that the line is as long as it was. */
+    if (json_dumpb(line, NULL, 0, JSON_COMPACT | JSON_REAL_PRECISION(9)) > REPORTS_MAX_LINE)
         return drop(b, "a line is too long");
     if (strcmp(type, "start") == 0)
         return take_start(b, line, e);

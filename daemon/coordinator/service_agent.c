@@ -196,6 +196,8 @@ static int take_end(struct sync *s, struct attempt_row *a, const json_t *o, stru
         snprintf(x.reason, sizeof(x.reason), "Node %s was rebooted while the attempt ran.",
                  a->node);
     }
+    if (strcmp(x.code, "attempt_lost") == 0 && x.outcome == OUTCOME_STOPPED)
+        x.outcome = OUTCOME_SHIM_LOST; /* its node had lost it, and has ended what was left */
     return try_end(c, a, &x, record, e);
 }
 
@@ -274,15 +276,6 @@ static int is_listed(const json_t *attempts, const char *id)
     return 0;
 }
 
-/* Since when this attempt is missing, by the absences of the syncs before; 0: since now. */
-static int64_t absent_since(const struct node *n, const char *id)
-{
-    for (size_t i = 0; i < n->absence_count; i++)
-        if (strcmp(n->absences[i].attempt, id) == 0)
-            return n->absences[i].since_us;
-    return 0;
-}
-
 static int missing_attempt(struct sync *s, struct attempt_row *a, struct absence *absences,
                            size_t *count, struct err *e)
 {
@@ -298,14 +291,14 @@ static int missing_attempt(struct sync *s, struct attempt_row *a, struct absence
         snprintf(reason, sizeof(reason), "Node %s was rebooted while the attempt ran.", a->node);
         return try_end_lost(c, a, OUTCOME_SHIM_LOST, "node_rebooted", reason, e);
     }
-    int64_t since = absent_since(s->node, a->id);
-    if (since && c->now_us - since >= NODE_ABSENT_US) {
-        snprintf(reason, sizeof(reason),
-                 "Node %s no longer knows the attempt; was its state directory emptied?", a->node);
-        return try_end_lost(c, a, OUTCOME_SHIM_LOST, "attempt_lost", reason, e);
+    const struct absence *before = node_absence(s->node, a->id);
+    struct absence *now = &absences[(*count)++];
+    *now = before ? *before : (struct absence){.since_us = c->now_us};
+    snprintf(now->attempt, sizeof(now->attempt), "%s", a->id);
+    if (!now->is_lost && c->now_us - now->since_us >= NODE_ABSENT_US) {
+        now->is_lost = 1; /* from now on the node is told to end what may be left of it */
+        coordinator_wish(c, s->node);
     }
-    snprintf(absences[*count].attempt, sizeof(absences[*count].attempt), "%s", a->id);
-    absences[(*count)++].since_us = since ? since : c->now_us;
     return 0;
 }
 
@@ -430,7 +423,8 @@ int service_agent_sync(struct service *c, const json_t *body, uint64_t ticket, i
     c->syncs++;
     int devices_changed = node_set_devices(s.node, s.devices, &e);
     if (devices_changed < 0) {
-        c->rebuild |= s.node->joined_us == 0;
+        if (s.node->joined_us == 0) /* it has not become one */
+            nodes_drop(&c->nodes, s.node);
         return service_fail(r, 400, "invalid_sync", "The sync cannot be read: %s.", e.text);
     }
     if (apply(&s, devices_changed, &e) != 0)

@@ -165,7 +165,9 @@ static int first_seen_running(struct service *c, struct attempt_row *a, int64_t 
                               const json_t *ranks, struct err *e)
 {
     int plausible = started_us >= a->created_us && started_us <= c->wall_us;
-    a->started_us = plausible ? started_us : c->wall_us;
+    a->started_us = plausible                    ? started_us
+                    : c->wall_us > a->created_us ? c->wall_us
+                                                 : a->created_us;
     if (a->state == ATTEMPT_LAUNCHING)
         a->state = ATTEMPT_RUNNING;
     int rc = store_attempt_update(c->store, a, e);
@@ -259,7 +261,8 @@ int try_end(struct service *c, struct attempt_row *a, const struct ending *x, co
     CLEANUP(mem_freep) char *text = json_dumps(record, JSON_COMPACT);
     replace(&a->exit, text ? text : "{}");
     a->state = ATTEMPT_ENDED;
-    a->ended_us = c->wall_us;
+    int64_t begun = a->started_us ? a->started_us : a->created_us;
+    a->ended_us = c->wall_us > begun ? c->wall_us : begun;
     int started = x->started_us > 0 && x->outcome != OUTCOME_SPAWN_FAILED &&
                   x->outcome != OUTCOME_PREPARE_FAILED;
     int rc = 0;
@@ -281,12 +284,16 @@ int try_end(struct service *c, struct attempt_row *a, const struct ending *x, co
 int try_end_lost(struct service *c, struct attempt_row *a, enum outcome outcome, const char *code,
                  const char *reason, struct err *e)
 {
-    struct ending x = {.outcome = outcome, .rank = -1, .exit_code = -1, .ended_us = c->wall_us};
+    struct ending x = {.outcome = outcome,
+                       .rank = -1,
+                       .exit_code = -1,
+                       .ended_us = c->wall_us,
+                       .retryable = outcome == OUTCOME_SHIM_LOST};
     snprintf(x.code, sizeof(x.code), "%s", code);
     snprintf(x.reason, sizeof(x.reason), "%s", reason);
     json_auto_t *record = json_pack(
         "{s:s, s:s, s:s, s:n, s:n, s:n, s:b, s:I, s:I, s:[]}", "outcome", outcome_name(outcome),
-        "code", code, "reason", reason, "rank", "exit_code", "signal", "retryable", 1, "started_us",
-        (json_int_t)a->started_us, "ended_us", (json_int_t)c->wall_us, "ranks");
+        "code", code, "reason", reason, "rank", "exit_code", "signal", "retryable", x.retryable,
+        "started_us", (json_int_t)a->started_us, "ended_us", (json_int_t)c->wall_us, "ranks");
     return try_end(c, a, &x, record, e);
 }

@@ -1,6 +1,9 @@
 /* wanted.c: live attempts become run or stop; attempts that the node holds and that have ended here
  * become forget (it knows that they ended) or stop (it thinks they run). An attempt that the node
- * reported once and no longer lists is not named: naming it would start it a second time. */
+ * reported once and no longer lists is not named, since that would start it a second time, until it
+ * has been missing for NODE_ABSENT_US: then it is to be stopped. Its devices stay leased until the
+ * node says that this is done, since its processes may have outlived what the agent knew of them.
+ */
 #include "daemon/coordinator/wanted.h"
 
 #include <stdlib.h>
@@ -122,6 +125,14 @@ static int add_live(struct wanted *w, const struct attempt_row *a, struct err *e
 {
     int held = observed_find(w->observed, a->id) != NULL;
     json_t *launch = NULL;
+    const struct absence *absence = held ? NULL : node_absence(w->node, a->id);
+    if (absence && absence->is_lost) {
+        add_stop(w, a, a->stop_code ? a->stop_code : "attempt_lost",
+                 a->stop_reason ? a->stop_reason
+                                : "The node no longer knew the attempt; was the agent's state "
+                                  "directory emptied?");
+        return 0;
+    }
     if (a->boot_id && !held)
         return 0;
     if (a->state == ATTEMPT_STOPPING) {

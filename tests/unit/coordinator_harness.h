@@ -59,7 +59,18 @@ static inline void restart(void)
         fail_msg("%s", e.text);
 }
 
+/* Time in which the coordinator ran. */
 static inline void advance(int64_t seconds)
+{
+    for (; seconds > 0; seconds--) {
+        c->clock_ahead_us += 1000000;
+        coordinator_clock(c);
+        end_turn();
+    }
+}
+
+/* Time in which it did not: it was stopped, or the machine slept. */
+static inline void pause_for(int64_t seconds)
 {
     c->clock_ahead_us += seconds * 1000000;
     coordinator_clock(c);

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "daemon/coordinator/ending.h"
 #include "daemon/coordinator/job.h"
+#include "spec/plan.h"
 
 static void moves(void **state)
 {
@@ -108,6 +109,35 @@ static void starts_that_failed_are_tried_again(void **state)
     assert_string_equal(v.reason, "Row 5. (node n1)");
 }
 
+static void an_end_that_was_no_fault_says_so(void **state)
+{
+    (void)state;
+    struct verdict v =
+        judge(RECORD("failed", "shim_terminated", "The machine goes down.", ",\"retryable\":true"),
+              1, NULL, 1);
+    assert_int_equal(v.to, JOB_FAILED);
+    assert_non_null(strstr(v.reason, "submit it again"));
+    v = judge(RECORD("failed", "rank_failed", "", ",\"exit_code\":7,\"retryable\":false"), 1, NULL,
+              1);
+    assert_null(strstr(v.reason, "submit it again"));
+}
+
+static void the_largest_record_there_can_be_is_taken(void **state)
+{
+    (void)state;
+    struct ending x;
+    struct err e = {0};
+    json_auto_t *doc = json_loads(RECORD("done", "done", "", ""), 0, NULL);
+    json_t *ranks = json_array();
+    for (int i = 0; i < PLAN_MAX_RANKS; i++)
+        json_array_append_new(ranks, json_pack("{s:i, s:I, s:n, s:s}", "rank", i, "ended_us",
+                                               (json_int_t)1790000000000000, "exit_code", "signal",
+                                               "SIGKILL"));
+    json_object_set_new(doc, "ranks", ranks);
+    if (ending_parse(doc, &x, &e) != 0)
+        fail_msg("%s", e.text);
+}
+
 static void hostile_records(void **state)
 {
     (void)state;
@@ -122,7 +152,8 @@ static void hostile_records(void **state)
                                         RECORD("done", "done", "", ",\"exit_code\":256"),
                                         RECORD("done", "done", "", ",\"signal\":9"),
                                         RECORD("done", "done", "", ",\"signal\":\"<script>\""),
-                                        RECORD("done", "done", "", ",\"started_us\":\"x\"")};
+                                        RECORD("done", "done", "", ",\"started_us\":\"x\""),
+                                        RECORD("done", "done", "", ",\"retryable\":1")};
     struct ending x;
     struct err e = {0};
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
@@ -140,7 +171,7 @@ static void hostile_records(void **state)
     assert_int_equal(ending_parse(doc, &x, &e), ERR_INVALID);
     json_object_set_new(doc, "reason", json_string("fine"));
     json_t *ranks = json_array();
-    for (int i = 0; i < 20000; i++)
+    for (int i = 0; i < 60000; i++)
         json_array_append_new(ranks, json_integer(i));
     json_object_set_new(doc, "ranks", ranks);
     assert_int_equal(ending_parse(doc, &x, &e), ERR_INVALID);
@@ -153,6 +184,8 @@ int main(void)
         cmocka_unit_test(good_ends),
         cmocka_unit_test(bad_ends_name_rank_node_and_signal),
         cmocka_unit_test(starts_that_failed_are_tried_again),
+        cmocka_unit_test(an_end_that_was_no_fault_says_so),
+        cmocka_unit_test(the_largest_record_there_can_be_is_taken),
         cmocka_unit_test(hostile_records),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include "tests/unit/coordinator_harness.h"
 
 #include "base/log.h"
+#include "daemon/coordinator/reports.h"
 
 static void from_submission_to_success(void **state)
 {
@@ -348,7 +349,16 @@ static void an_attempt_that_the_node_forgot(void **state)
         advance(10);
         hello();
     }
+    /* what may be left of it is to be ended; until that is done its device is not given away */
+    json_auto_t *stop = say(NULL);
+    assert_string_equal(deed(json_array_get(stop, 0)), "stop");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(stop, 0), "code")),
+                        "attempt_lost");
+    expect_job(id, "running", "running");
+    assert_int_equal(free_devices(), 1);
+    json_decref(say(status(w, "ended", exit_of("stopped", "attempt_lost"))));
     expect_job(id, "failed", "attempt_lost");
+    assert_int_equal(free_devices(), 2);
     /* and there it is again: it is stopped, and its device is not given away meanwhile */
     json_auto_t *ghost = say(status(w, "running", NULL));
     assert_string_equal(json_string_value(json_object_get(json_array_get(ghost, 0), "code")),
@@ -359,6 +369,108 @@ static void an_attempt_that_the_node_forgot(void **state)
     json_decref(say(status(w, "ended", exit_of("stopped", "superseded"))));
     assert_int_equal(free_devices(), 0);
     expect_job(wide, "starting", "starting");
+}
+
+static void a_pause_of_ours_is_not_held_against_nodes(void **state)
+{
+    (void)state;
+    hello();
+    CLEANUP(mem_freep) char *id = new_job(JOB(1, ""));
+    json_auto_t *w = wanted_for(id);
+    json_decref(say(status(w, "running", NULL)));
+    hello(); /* missing once */
+    pause_for(600);
+    assert_int_equal(nodes_find(&c->nodes, "n1")->health, NODE_READY);
+    json_auto_t *answer = say(NULL);
+    assert_int_equal(json_array_size(answer), 0); /* nor is it missing for ten minutes */
+    advance(20);
+    assert_int_equal(nodes_find(&c->nodes, "n1")->health, NODE_SUSPECT);
+    advance(30);
+    assert_int_equal(nodes_find(&c->nodes, "n1")->health, NODE_LOST);
+}
+
+static void a_clock_set_back_makes_no_negative_times(void **state)
+{
+    (void)state;
+    hello();
+    CLEANUP(mem_freep) char *id = new_job(JOB(1, ""));
+    json_auto_t *w = wanted_for(id);
+    json_decref(say(status(w, "running", NULL)));
+    c->wall_ahead_us = -3600 * 1000000LL;
+    json_decref(say(status(w, "ended", exit_of("done", "done"))));
+    struct job_row job;
+    struct attempt_row a;
+    struct err e = {0};
+    assert_int_equal(store_job_get(c->store, id, &job, &e), 0);
+    assert_int_equal(store_attempt_latest(c->store, id, &a, &e), 0);
+    assert_true(job.started_us >= job.submitted_us && job.finished_us >= job.started_us);
+    assert_true(a.started_us >= a.created_us && a.ended_us >= a.started_us);
+    job_row_done(&job);
+    attempt_row_done(&a);
+}
+
+static void a_node_that_cannot_be_one_costs_nothing(void **state)
+{
+    (void)state;
+    hello();
+    json_t *body = sync_body("boot-9", NULL, 0);
+    json_object_set_new(body, "node", json_string("n2"));
+    json_object_set_new(body, "devices", json_pack("[{s:i, s:s}]", "index", 0, "kind", "tpu"));
+    json_decref(send_body(body, 2, 0, 400));
+    assert_int_equal(c->rebuild, 0); /* memory is not read anew for every such sync */
+    assert_null(nodes_find(&c->nodes, "n2"));
+    assert_non_null(nodes_find(&c->nodes, "n1"));
+}
+
+/* Its attempt number 1 is taken: a start of it can never be written. */
+static void a_doomed_job_holds_up_nobody(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    CLEANUP(mem_freep) char *doomed = new_job(JOB(1, ""));
+    CLEANUP(mem_freep) char *good = new_job(JOB(1, ""));
+    struct node_row node = {.name = (char *)"n0",
+                            .boot_id = (char *)"b",
+                            .version = (char *)"",
+                            .devices = (char *)"[]"};
+    struct attempt_row a = {.id = (char *)"att_01k8z4q9tw3v7m2c5xd8hbn6",
+                            .job_id = doomed,
+                            .number = 1,
+                            .epoch = 1000,
+                            .node = (char *)"n0",
+                            .state = ATTEMPT_LAUNCHING,
+                            .secret = (char *)""};
+    assert_int_equal(store_node_put(c->store, &node, &e), 0);
+    if (store_attempt_insert(c->store, &a, &e) != 0)
+        fail_msg("%s", e.text);
+    hello();
+    end_turn();
+    expect_job(good, "pending", "waiting_for_node"); /* until n1 has spoken again */
+    hello();
+    expect_job(good, "starting", "starting");
+    expect_job(doomed, "pending", "retrying");
+    expect_reason(doomed, "could not be written");
+    advance(11);
+    hello();
+    expect_job(good, "starting", "starting");
+}
+
+static void a_full_line_of_figures_is_taken(void **state)
+{
+    (void)state;
+    hello();
+    CLEANUP(mem_freep) char *id = new_job(JOB(1, ""));
+    json_auto_t *w = wanted_for(id);
+    struct buf b = BUF_INIT;
+    buf_adds(&b, "[{\"type\":\"epoch\",\"epoch\":1,\"members\":[");
+    for (int i = 0; i < 80; i++)
+        buf_addf(&b, "%s{\"loss\":0.%09d,\"val_loss\":0.%09d}", i ? "," : "", 7919 * i + 100000001,
+                 104729 * i + 300000007);
+    buf_adds(&b, "]}]");
+    assert_true(b.len < REPORTS_MAX_LINE);
+    json_decref(say(status(w, "running", lines(0, 9, b.data))));
+    buf_done(&b);
+    assert_int_equal(c->dropped_lines, 0);
 }
 
 static void a_late_request_changes_nothing(void **state)
@@ -429,6 +541,11 @@ int main(void)
         TEST(starts_that_fail_are_tried_again),
         TEST(a_reboot_ends_what_ran),
         TEST(an_attempt_that_the_node_forgot),
+        TEST(a_pause_of_ours_is_not_held_against_nodes),
+        TEST(a_clock_set_back_makes_no_negative_times),
+        TEST(a_node_that_cannot_be_one_costs_nothing),
+        TEST(a_doomed_job_holds_up_nobody),
+        TEST(a_full_line_of_figures_is_taken),
         TEST(a_late_request_changes_nothing),
         TEST(a_parked_request_stops_nothing_by_its_old_list),
         TEST(nothing_is_lost_by_a_restart),

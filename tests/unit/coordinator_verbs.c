@@ -274,6 +274,53 @@ static int full_disk_teardown(void **state)
     return file_remove_tree(state_dir, NULL);
 }
 
+/* A page that follows a long job asks for what is new; an agent may say any number for a step. */
+static void metrics_cost_what_they_show(void **state)
+{
+    (void)state;
+    json_decref(say(NULL));
+    CLEANUP(mem_freep) char *id = new_job(JOB(1, ""));
+    json_auto_t *w = wanted_for(id);
+    json_decref(say(status(w, "running",
+                           lines(0, 9,
+                                 "[{\"type\":\"step\",\"step\":1,\"epoch\":1},"
+                                 "{\"type\":\"step\",\"step\":2,\"epoch\":1},"
+                                 "{\"type\":\"step\",\"step\":3,\"epoch\":1},"
+                                 "{\"type\":\"step\",\"step\":999999999999,\"epoch\":1},"
+                                 "{\"type\":\"step\",\"step\":1000000000000,\"epoch\":1}]"))));
+    static const struct {
+        int64_t max, after, first, count;
+    } cases[] = {{1000, 999999999990, 999999999999, 2},
+                 {1000, 1000000000000, 0, 0},
+                 {2, 0, 1, 2},
+                 {1, 0, 1, 2},
+                 {1000000, 0, 1, 3},
+                 {3, 999999999998, 999999999999, 2}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct service_reply r;
+        service_reply_init(&r);
+        assert_int_equal(service_job_metrics(c, id, cases[i].max, cases[i].after, &r), 0);
+        json_auto_t *doc = json_loads(r.text, 0, NULL);
+        const json_t *steps = json_object_get(doc, "steps");
+        assert_int_equal(json_array_size(steps), cases[i].count);
+        if (cases[i].count)
+            assert_int_equal(json_integer_value(json_object_get(json_array_get(steps, 0), "step")),
+                             cases[i].first);
+        service_reply_done(&r);
+    }
+}
+
+static void keys_outlive_a_clock_set_ahead(void **state)
+{
+    (void)state;
+    json_auto_t *first = NULL, *again = NULL;
+    assert_int_equal(submit(JOB(1, ""), "key", &first, NULL), 201);
+    end_turn();
+    c->wall_ahead_us = 10 * 365 * 24 * 3600 * 1000000LL;
+    advance(120);
+    assert_int_equal(submit(JOB(1, ""), "key", &again, NULL), 200);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -283,6 +330,8 @@ int main(void)
         TEST(documents_keep_every_byte),
         TEST(dry_run_stores_nothing),
         TEST(lists_page_by_cursor),
+        TEST(metrics_cost_what_they_show),
+        TEST(keys_outlive_a_clock_set_ahead),
         TEST(a_turn_that_fails_leaves_nothing),
         cmocka_unit_test_teardown(a_full_disk_is_answered_and_survived, full_disk_teardown),
     };
