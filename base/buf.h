@@ -10,7 +10,10 @@ struct buf {
     size_t cap;
 };
 
-#define BUF_INIT {0}
+#define BUF_INIT                                                                                   \
+    {                                                                                              \
+        0                                                                                          \
+    }
 
 void buf_done(struct buf *b); /* frees; the struct is as new */
 void buf_clear(struct buf *b);

@@ -46,10 +46,11 @@ static int64_t unit_seconds(char unit)
 
 static int bad_duration(const char *text, struct err *e)
 {
-    return err_set(e, ERR_INVALID,
-                   "\"%.40s\" is not a duration; write a number with s, m, h or d, such as \"90s\", "
-                   "\"15m\" or \"1h30m\", at most ten years",
-                   text);
+    return err_set(
+        e, ERR_INVALID,
+        "\"%.40s\" is not a duration; write a number with s, m, h or d, such as \"90s\", "
+        "\"15m\" or \"1h30m\", at most ten years",
+        text);
 }
 
 int clock_parse_duration(const char *text, int64_t *ret_seconds, struct err *e)
@@ -57,6 +58,7 @@ int clock_parse_duration(const char *text, int64_t *ret_seconds, struct err *e)
     int64_t total = 0;
     const char *p = text;
     do {
+        const char *number = p;
         if (!isdigit((unsigned char)*p))
             return bad_duration(text, e);
         int64_t value = 0;
@@ -67,6 +69,8 @@ int clock_parse_duration(const char *text, int64_t *ret_seconds, struct err *e)
         }
         int64_t unit = *p ? unit_seconds(*p) : 1;
         if (unit == 0)
+            return bad_duration(text, e);
+        if (!*p && number != text) /* "1h30": minutes or seconds? */
             return bad_duration(text, e);
         if (*p)
             p++;

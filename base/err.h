@@ -12,19 +12,19 @@
 
 enum err_code {
     ERR_OK = 0,
-    ERR_INVALID = -1,     /* the caller's input is wrong: retrying the same will fail again */
-    ERR_NOT_FOUND = -2,   /* the named thing does not exist */
-    ERR_CONFLICT = -3,    /* the thing exists in a state that forbids this */
-    ERR_TOO_LARGE = -4,   /* over a stated size limit */
-    ERR_UNAUTHORIZED = -5,/* no or wrong credential */
-    ERR_UNAVAILABLE = -6, /* try again later */
-    ERR_NO_SPACE = -7,    /* disk full */
-    ERR_IO = -8,          /* the operating system refused */
-    ERR_CORRUPT = -9,     /* stored data is not what was written */
-    ERR_STALE = -10,      /* carries an epoch older than the present one */
-    ERR_TIMEOUT = -11,    /* a deadline passed */
-    ERR_PEER = -12,       /* another rank or process died */
-    ERR_INTERNAL = -13,   /* a bug of ours */
+    ERR_INVALID = -1,      /* the caller's input is wrong: retrying the same will fail again */
+    ERR_NOT_FOUND = -2,    /* the named thing does not exist */
+    ERR_CONFLICT = -3,     /* the thing exists in a state that forbids this */
+    ERR_TOO_LARGE = -4,    /* over a stated size limit */
+    ERR_UNAUTHORIZED = -5, /* no or wrong credential */
+    ERR_UNAVAILABLE = -6,  /* try again later */
+    ERR_NO_SPACE = -7,     /* disk full */
+    ERR_IO = -8,           /* the operating system refused */
+    ERR_CORRUPT = -9,      /* stored data is not what was written */
+    ERR_STALE = -10,       /* carries an epoch older than the present one */
+    ERR_TIMEOUT = -11,     /* a deadline passed */
+    ERR_PEER = -12,        /* another rank or process died */
+    ERR_INTERNAL = -13,    /* a bug of ours */
 };
 
 struct err {

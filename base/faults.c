@@ -64,9 +64,9 @@ json_t *faults_to_json(const struct faults *f)
     for (size_t i = 0; i < f->count; i++)
         json_array_append_new(list, fault_to_json(&f->items[i]));
     if (f->total > f->count) {
-        json_t *more = json_pack("{s:s, s:s, s:o}", "pointer", "", "code", "more_faults", "message",
-                                 json_sprintf("%zu more faults are not listed; mend these first.",
-                                              f->total - f->count));
+        json_t *more = json_pack(
+            "{s:s, s:s, s:o}", "pointer", "", "code", "more_faults", "message",
+            json_sprintf("%zu more faults are not listed; mend these first.", f->total - f->count));
         json_array_append_new(list, more);
     }
     return list;

@@ -148,35 +148,74 @@ int file_mkdirs(const char *path, mode_t mode, struct err *e)
     }
 }
 
-static int remove_children(int dir_fd, struct err *e);
+/* A tree may be deeper than we have descriptors and stack: at REMOVE_DEPTH a directory is moved up,
+ * to the top of the tree, where a later round finds it. */
+#define REMOVE_DEPTH 32
 
-static int remove_entry(int dir_fd, const char *name, struct err *e)
+struct removal {
+    int top_fd; /* -1 above the tree */
+    int depth;
+    unsigned long moved;
+};
+
+static int remove_children(struct removal *m, int dir_fd, struct err *e);
+
+static int move_up(struct removal *m, int dir_fd, const char *name, struct err *e)
+{
+    char up[48];
+    do {
+        snprintf(up, sizeof up, ".removed-%lu", m->moved++);
+    } while (faccessat(m->top_fd, up, F_OK, AT_SYMLINK_NOFOLLOW) == 0);
+    if (renameat(dir_fd, name, m->top_fd, up) < 0 && errno != ENOENT)
+        return err_errno(e, "cannot move %s", name);
+    return 0;
+}
+
+static int remove_entry(struct removal *m, int dir_fd, const char *name, struct err *e)
 {
     if (unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT)
         return 0;
     if (errno != EISDIR && errno != EPERM)
         return err_errno(e, "cannot remove %s", name);
+    if (m->depth >= REMOVE_DEPTH)
+        return move_up(m, dir_fd, name, e);
     int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return err_errno(e, "cannot open %s", name);
-    int r = remove_children(fd, e); /* takes fd */
+    int is_top = m->top_fd < 0;
+    int r;
+    if (is_top)
+        m->top_fd = fd;
+    do { /* once more where directories were moved up into it meanwhile */
+        unsigned long moved = m->moved;
+        m->depth++;
+        r = remove_children(m, fd, e);
+        m->depth--;
+        if (!is_top || moved == m->moved)
+            break;
+    } while (r == 0);
+    close(fd);
+    if (is_top)
+        m->top_fd = -1;
     if (r == 0 && unlinkat(dir_fd, name, AT_REMOVEDIR) < 0)
         r = err_errno(e, "cannot remove %s", name);
     return r;
 }
 
-static int remove_children(int take_fd, struct err *e)
+static int remove_children(struct removal *m, int dir_fd, struct err *e)
 {
-    DIR *d = fdopendir(take_fd);
+    int own = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* reads from the start */
+    DIR *d = own < 0 ? NULL : fdopendir(own);
     if (!d) {
-        close(take_fd);
-        return err_errno(e, "cannot list a directory");
+        int r = err_errno(e, "cannot list a directory");
+        mem_closep(&own);
+        return r;
     }
     int r = 0;
     struct dirent *entry;
     while (r == 0 && (entry = readdir(d))) {
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            r = remove_entry(dirfd(d), entry->d_name, e);
+            r = remove_entry(m, dirfd(d), entry->d_name, e);
     }
     closedir(d);
     return r;
@@ -184,6 +223,7 @@ static int remove_children(int take_fd, struct err *e)
 
 int file_remove_tree(const char *path, struct err *e)
 {
-    int r = remove_entry(AT_FDCWD, path, e);
+    struct removal m = {.top_fd = -1};
+    int r = remove_entry(&m, AT_FDCWD, path, e);
     return r < 0 ? err_prefix(e, "%s", path) : 0;
 }

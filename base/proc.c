@@ -33,14 +33,18 @@ int proc_boot_id(char out[PROC_BOOT_ID_SIZE], struct err *e)
     return 0;
 }
 
-/* Field 22 and the state of /proc/PID/stat; comm may hold spaces and ")", so count after the last. */
+/* Field 22 and the state of /proc/PID/stat; comm may hold spaces and ")", so count after the last.
+ */
 static int read_stat(pid_t pid, char *ret_state, uint64_t *ret_start, struct err *e)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     struct buf b = BUF_INIT;
-    if (file_read(path, 8192, &b, e) < 0)
+    int r = file_read(path, 8192, &b, e);
+    if (r == ERR_NOT_FOUND || (r < 0 && errno == ESRCH))
         return err_set(e, ERR_NOT_FOUND, "no process has the pid %d", (int)pid);
+    if (r < 0)
+        return r; /* out of descriptors, say: it may well be there */
     char *p = strrchr(b.data, ')');
     unsigned long long start = 0;
     char state = '?';
@@ -83,6 +87,8 @@ int proc_open(const struct proc_identity *id, int *ret_pidfd, struct err *e)
     if (strcmp(boot, id->boot_id) != 0)
         return err_set(e, ERR_NOT_FOUND, "process %d belongs to an earlier boot", (int)id->pid);
     int fd = (int)syscall(SYS_pidfd_open, id->pid, 0);
+    if (fd < 0 && errno != ESRCH && errno != EINVAL)
+        return err_errno(e, "cannot open the process %d", (int)id->pid);
     if (fd < 0)
         return err_set(e, ERR_NOT_FOUND, "no process has the pid %d", (int)id->pid);
     char state;
@@ -200,7 +206,6 @@ _Noreturn static void run_child(const struct proc_spawn *s, pid_t parent, int st
     (void)n; /* the parent sees the exit code if not this */
     _exit(127);
 }
-
 
 int proc_start(const struct proc_spawn *s, pid_t *ret_pid, struct err *e)
 {

@@ -24,7 +24,8 @@ int proc_start_time(pid_t pid, uint64_t *ret, struct err *e); /* ERR_NOT_FOUND i
 int proc_identify(pid_t pid, struct proc_identity *ret, struct err *e);
 
 /* A pidfd for exactly that process, ERR_NOT_FOUND if it is gone, is a zombie or another one
- * has its pid now. Poll it for POLLIN to see it exit; signal through it. */
+ * has its pid now; any other code says that we could not look. Poll it for POLLIN to see it exit;
+ * signal through it. */
 int proc_open(const struct proc_identity *id, int *ret_pidfd, struct err *e);
 int proc_signal(int pidfd, int signal_number, struct err *e);
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,9 +74,13 @@ static void durations(void **state)
     static const struct {
         const char *text;
         int64_t seconds; /* -1: refused */
-    } cases[] = {{"90", 90},   {"90s", 90},  {"15m", 900}, {"2h", 7200},   {"1h30m", 5400}, {"1d", 86400},
-                 {"0s", 0},    {"", -1},     {"h", -1},    {"-5s", -1},    {"5x", -1},      {"1.5h", -1},
-                 {"5s ", -1},  {" 5s", -1},  {"99999999999999999999s", -1}, {"4000d", -1},  {"3000d3000d", -1}};
+    } cases[] = {{"90", 90},    {"90s", 90},        {"15m", 900},
+                 {"2h", 7200},  {"1h30m", 5400},    {"1d", 86400},
+                 {"0s", 0},     {"", -1},           {"h", -1},
+                 {"-5s", -1},   {"5x", -1},         {"1.5h", -1},
+                 {"5s ", -1},   {" 5s", -1},        {"99999999999999999999s", -1},
+                 {"4000d", -1}, {"3000d3000d", -1}, {"1h30", -1},
+                 {"0h30", -1},  {"1m90s", 150}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         int64_t got = -1;
         struct err e = {0};
@@ -118,7 +123,8 @@ static void faults_are_capped_and_counted(void **state)
         faults_add(&f, "/a", "wrong", i % 2 ? "hint" : NULL, "fault %d", i);
     json_t *list = faults_to_json(&f);
     assert_int_equal(json_array_size(list), FAULTS_MAX + 1);
-    const char *last = json_string_value(json_object_get(json_array_get(list, FAULTS_MAX), "message"));
+    const char *last =
+        json_string_value(json_object_get(json_array_get(list, FAULTS_MAX), "message"));
     assert_non_null(strstr(last, "3 more faults"));
     json_decref(list);
     faults_done(&f);
@@ -141,6 +147,33 @@ static void files_are_whole_or_not_there(void **state)
     json_t *doc;
     assert_int_equal(file_write_atomic(path("j"), "{\"a\":1,\"a\":2}", 13, 0600, &e), 0);
     assert_int_equal(file_read_json(path("j"), 100, &doc, &e), ERR_CORRUPT);
+}
+
+/* A job may leave a tree behind that is deeper than we have descriptors. */
+static void a_deep_tree_is_removed(void **state)
+{
+    (void)state;
+    struct err e;
+    struct rlimit was, few = {.rlim_cur = 100};
+    int at = open(path(""), O_RDONLY | O_DIRECTORY);
+    for (int i = 0; i < 1000; i++) {
+        assert_int_equal(mkdirat(at, "d", 0700), 0);
+        assert_int_equal(mkdirat(at, ".removed-0", 0700), 0);
+        int next = openat(at, "d", O_RDONLY | O_DIRECTORY);
+        close(openat(at, "f", O_WRONLY | O_CREAT, 0600));
+        close(at);
+        at = next;
+    }
+    close(at);
+    getrlimit(RLIMIT_NOFILE, &was);
+    few.rlim_max = was.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &few);
+    int r = file_remove_tree(path("d"), &e);
+    setrlimit(RLIMIT_NOFILE, &was);
+    if (r != 0)
+        fail_msg("%s", e.text);
+    assert_int_not_equal(access(path("d"), F_OK), 0);
+    assert_int_equal(access(path("f"), F_OK), 0); /* beside it */
 }
 
 static void paths_cannot_leave_their_root(void **state)
@@ -173,7 +206,8 @@ static void paths_cannot_leave_their_root(void **state)
 static pid_t start(const char *program, char *const *argv, struct proc_spawn *extra, struct err *e)
 {
     static char *const env[] = {(char *)"A=b", NULL};
-    struct proc_spawn s = extra ? *extra : (struct proc_spawn){.fds = {-1, 1, 2}, .fd_count = 3, .cpu = -1};
+    struct proc_spawn s =
+        extra ? *extra : (struct proc_spawn){.fds = {-1, 1, 2}, .fd_count = 3, .cpu = -1};
     s.program = program;
     s.argv = argv;
     s.envp = env;
@@ -251,6 +285,31 @@ static void a_pid_alone_names_nobody(void **state)
     assert_string_equal(proc_signal_name(SIGRTMIN + 3), "signal 37");
 }
 
+/* Who cannot look must not say that it is gone: its device would be given away. */
+static void without_descriptors_nobody_is_declared_dead(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct proc_identity id;
+    uint64_t start_time;
+    int fd, free_fd = dup(0);
+    assert_int_equal(proc_identify(getpid(), &id, &e), 0);
+    close(free_fd);
+    struct rlimit was, none;
+    getrlimit(RLIMIT_NOFILE, &was);
+    none = was;
+    for (rlim_t spare = 0; spare < 2; spare++) { /* none at all, then one: for the pidfd */
+        none.rlim_cur = (rlim_t)free_fd + spare;
+        setrlimit(RLIMIT_NOFILE, &none);
+        int time = proc_start_time(id.pid, &start_time, &e), open = proc_open(&id, &fd, &e);
+        setrlimit(RLIMIT_NOFILE, &was);
+        assert_int_equal(time, spare ? 0 : ERR_IO);
+        assert_int_equal(open, ERR_IO);
+        assert_non_null(strstr(e.text, strerror(EMFILE)));
+    }
+    assert_int_equal(proc_start_time(999999999, &start_time, &e), ERR_NOT_FOUND);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,10 +318,12 @@ int main(void)
         cmocka_unit_test(buffers_grow_and_shrink),
         cmocka_unit_test(faults_are_capped_and_counted),
         cmocka_unit_test_setup_teardown(files_are_whole_or_not_there, make_dir, drop_dir),
+        cmocka_unit_test_setup_teardown(a_deep_tree_is_removed, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(paths_cannot_leave_their_root, make_dir, drop_dir),
         cmocka_unit_test(processes_start_with_nothing_inherited),
         cmocka_unit_test(a_program_that_cannot_start_says_why),
         cmocka_unit_test(a_pid_alone_names_nobody),
+        cmocka_unit_test(without_descriptors_nobody_is_declared_dead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
