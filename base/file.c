@@ -14,6 +14,11 @@
 
 #include "base/mem.h"
 
+int file_is_short(int errno_value)
+{
+    return errno_value == EMFILE || errno_value == ENFILE || errno_value == ENOMEM;
+}
+
 int file_read(const char *path, size_t max, struct buf *ret, struct err *e)
 {
     CLEANUP(mem_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -26,7 +26,8 @@ void procs_done(struct procs *p)
     *p = (struct procs){0};
 }
 
-/* The fields after the last ")": comm may hold anything. */
+/* The fields after the last ")": comm may hold anything. -1: it is gone, or (file_is_short(errno))
+ * we could not look. */
 static int read_entry(pid_t pid, struct procs_entry *ret)
 {
     char path[64];
@@ -34,6 +35,8 @@ static int read_entry(pid_t pid, struct procs_entry *ret)
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     CLEANUP(mem_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (n == 0)
+        errno = ESRCH;
     if (n <= 0)
         return -1;
     text[n] = '\0';
@@ -45,8 +48,10 @@ static int read_entry(pid_t pid, struct procs_entry *ret)
     if (!p || sscanf(p + 1,
                      " %c %d %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
                      "%llu",
-                     &state, &parent, &group, &start) != 4)
+                     &state, &parent, &group, &start) != 4) {
+        errno = EINVAL;
         return -1;
+    }
     *ret = (struct procs_entry){.pid = pid,
                                 .parent = parent,
                                 .group = group,
@@ -110,8 +115,16 @@ int procs_walk(pid_t root, struct procs *ret, struct err *e)
         }
         if (read_entry(pid, &p.items[p.count]) == 0)
             p.count++;
+        else if (file_is_short(errno))
+            break;
     }
+    if (pid > 0)
+        r = err_errno(e, "cannot look at the process %d", (int)pid);
     closedir(d);
+    if (r < 0) {
+        procs_done(&p);
+        return r;
+    }
     if (p.count > 0)
         qsort(p.items, p.count, sizeof *p.items, by_pid);
     for (size_t i = 0; i < p.count; i++)
@@ -149,13 +162,16 @@ static int block_holds(const char *block, size_t n, const char *assignment)
     return 0;
 }
 
-static int carries(pid_t pid, const char *assignment)
+/* 1, 0, or a negative code where we could not look. */
+static int carries(pid_t pid, const char *assignment, struct err *e)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
     struct buf b = BUF_INIT;
-    int found =
-        file_read(path, ENVIRON_MAX, &b, NULL) == 0 && block_holds(b.data, b.len, assignment);
+    int r = file_read(path, ENVIRON_MAX, &b, e);
+    if (r < 0)
+        return r == ERR_IO && file_is_short(errno) ? r : 0;
+    int found = block_holds(b.data, b.len, assignment);
     buf_done(&b);
     return found;
 }
@@ -169,18 +185,25 @@ int procs_kill_marked(const char *mark, size_t *ret_count, struct err *e)
     pid_t pid;
     while (r == 0 && (pid = next_pid(d)) > 0) {
         struct procs_entry entry;
-        if (pid == getpid() || read_entry(pid, &entry) < 0 || entry.dead)
+        if (pid == getpid())
+            continue;
+        if (read_entry(pid, &entry) < 0) {
+            if (file_is_short(errno))
+                r = err_errno(e, "cannot look at the process %d", (int)pid);
+            continue;
+        }
+        if (entry.dead)
             continue;
         /* Read the start time first: what carries() then reads is that process or a later one,
          * and a later one is refused by procs_signal(). */
-        if (!carries(pid, assignment))
+        r = carries(pid, assignment, e);
+        if (r <= 0)
             continue;
         found++;
         r = procs_signal(&entry, SIGKILL, e);
     }
-    if (r < 0 && !found)
-        return r;
-    closedir(d);
+    if (d)
+        closedir(d);
     if (r == 0)
         *ret_count = found;
     return r;

@@ -73,7 +73,8 @@ struct attempt {
     json_t *exit;          /* the exit record once ENDED */
     int forgotten;         /* remove it as soon as the shim is gone */
 
-    int report_fd; /* -1 until there is a file */
+    int report_fd;       /* -1 until there is a file */
+    int report_unopened; /* there may be one, but we were out of descriptors */
     int64_t report_size, report_acked, report_sent;
     int report_known;                     /* report_acked is what the coordinator said */
     int64_t report_stuck, report_hold_us; /* size at which there was no whole line; pause */

@@ -156,10 +156,10 @@ static int watch_shim(struct attempt *a, struct err *e)
     return 0;
 }
 
-static void look_again(struct attempt *a)
+static void look_again(struct attempt *a, int64_t pause_us)
 {
     a->phase = PHASE_WAITING;
-    a->look_again_us = clock_boottime_us() + LOOK_AGAIN_US;
+    a->look_again_us = clock_boottime_us() + pause_us;
 }
 
 static int take_exit_record(struct attempt *a)
@@ -218,7 +218,7 @@ void attempt_examine(struct attempt *a)
     }
     if (r != ERR_CONFLICT)
         log_event(LOG_LEVEL_ERROR, "lock", "attempt=%s error=%s", a->id, log_quote(e.text));
-    look_again(a);
+    look_again(a, r == ERR_CONFLICT ? LOOK_AGAIN_US : AGENT_TICK_US);
 }
 
 void attempt_refresh(struct attempt *a)
@@ -270,17 +270,17 @@ static int start_shim(struct attempt *a, struct err *e)
         return r;
     a->starts++;
     shim_record_done(&a->shim);
-    r = proc_identify(pid, &a->shim.shim, e); /* our child, unreaped: it is there */
-    if (r < 0)
-        return r;
     log_event(LOG_LEVEL_INFO, "shim_started", "attempt=%s pid=%d", a->id, (int)pid);
-    r = watch_shim(a, e);
-    if (r == ERR_NOT_FOUND) { /* dead already */
-        waitpid(pid, NULL, 0);
+    r = proc_identify(pid, &a->shim.shim, e); /* our child, unreaped: it is there */
+    if (r == 0)
+        r = watch_shim(a, e);
+    if (r == ERR_NOT_FOUND) { /* dead already, and a zombie */
+        waitpid(pid, NULL, WNOHANG);
         attempt_examine(a);
     } else if (r < 0) {
+        /* It runs all the same: to call its start a failure would have it run twice. */
         log_event(LOG_LEVEL_ERROR, "not_watched", "attempt=%s error=%s", a->id, log_quote(e->text));
-        look_again(a);
+        look_again(a, AGENT_TICK_US);
     }
     return 0;
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/agent/agent.h"
@@ -18,6 +19,7 @@ void reports_look(struct attempt *a)
     if (a->report_fd < 0 && a->has_dir) {
         CLEANUP(mem_freep) char *path = attempt_path(a->dir, ATTEMPT_REPORT);
         a->report_fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        a->report_unopened = a->report_fd < 0 && file_is_short(errno);
     }
     if (a->report_fd >= 0 && fstat(a->report_fd, &st) == 0 && S_ISREG(st.st_mode))
         a->report_size = st.st_size;
@@ -25,7 +27,7 @@ void reports_look(struct attempt *a)
 
 int reports_done(const struct attempt *a)
 {
-    return a->report_known && a->report_acked >= a->report_size;
+    return a->report_known && !a->report_unopened && a->report_acked >= a->report_size;
 }
 
 int reports_due(struct attempt *a)

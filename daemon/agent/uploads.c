@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/agent/agent.h"
@@ -25,6 +26,13 @@ static void add(struct attempt *a, char *take_name, char *take_file, int is_arti
     a->uploads = mem_realloc(a->uploads, (size_t)(a->upload_count + 1) * sizeof *a->uploads);
     a->uploads[a->upload_count++] =
         (struct upload){.name = take_name, .file = take_file, .is_artifact = is_artifact};
+}
+
+static void drop_last(struct attempt *a)
+{
+    struct upload *u = &a->uploads[--a->upload_count];
+    free(u->name);
+    free(u->file);
 }
 
 void uploads_add_logs(struct attempt *a, const json_t *ranks)
@@ -58,37 +66,47 @@ static int open_artifact(int dir_fd, const char *name, int64_t *ret_size)
     if (fstat(fd, &st) < 0 || fstat(dir_fd, &dir) < 0 || !S_ISREG(st.st_mode) ||
         st.st_uid != dir.st_uid) {
         close(fd);
+        errno = EINVAL; /* none of the job's files */
         return -1;
     }
     *ret_size = st.st_size;
     return fd;
 }
 
-static void list_artifacts(struct attempt *a)
+static DIR *list_open(const struct attempt *a)
 {
     int fd = open_artifacts(a);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d && fd >= 0)
+        close(fd);
+    return d;
+}
+
+/* 0 once it is done; -1 where it must be tried again. */
+static int list_artifacts(struct attempt *a)
+{
+    DIR *d = list_open(a);
     struct dirent *entry;
-    int count = 0;
-    a->artifacts_listed = 1;
-    if (!d) {
-        if (fd >= 0)
-            close(fd);
-        return;
-    }
-    while ((entry = readdir(d))) {
+    int count = 0, logs = a->upload_count, again = !d && file_is_short(errno);
+    while (d && !again && (entry = readdir(d))) {
         int64_t size;
         int file = open_artifact(dirfd(d), entry->d_name, &size);
+        again = file < 0 && file_is_short(errno);
         if (file < 0)
             continue;
         close(file);
         if (count++ < AGENT_ARTIFACTS_MAX)
             add(a, mem_printf("artifact.%s", entry->d_name), mem_strdup(entry->d_name), 1);
     }
-    closedir(d);
-    if (count > AGENT_ARTIFACTS_MAX)
+    if (d)
+        closedir(d);
+    while (again && a->upload_count > logs)
+        drop_last(a);
+    if (count > AGENT_ARTIFACTS_MAX && !again)
         log_event(LOG_LEVEL_WARNING, "artifacts_left_out", "attempt=%s count=%d limit=%d", a->id,
                   count, AGENT_ARTIFACTS_MAX);
+    a->artifacts_listed = !again;
+    return again ? -1 : 0;
 }
 
 /* ---- one chunk ---- */
@@ -104,6 +122,7 @@ static int open_upload(const struct attempt *a, const struct upload *u, int64_t 
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd >= 0 && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))) {
         close(fd);
+        errno = EINVAL;
         return -1;
     }
     if (fd >= 0)
@@ -217,6 +236,14 @@ static enum look look_at(struct attempt *a, int index)
     if (u->refused || (!u->is_artifact && a->phase == PHASE_ENDED && !a->has_dir))
         return LOOK_NOTHING;
     CLEANUP(mem_closep) int fd = open_upload(a, u, &size);
+    if (fd < 0 && file_is_short(errno)) {
+        agent_wake_at(a->agent, clock_boottime_us() + AGENT_TICK_US);
+        return LOOK_LATER;
+    }
+    if (fd < 0 && errno != ENOENT) {
+        refuse(a, u, strerror(errno));
+        return LOOK_NOTHING;
+    }
     if (fd < 0 || (size <= u->acked && (!u->is_artifact || u->told)))
         return LOOK_NOTHING;
     if (a->phase != PHASE_ENDED && clock_boottime_us() < u->next_us) {
@@ -243,8 +270,10 @@ void uploads_pump(struct attempt *a)
         return;
     if (g->uploads_in_flight >= AGENT_UPLOADS_MAX || clock_boottime_us() < g->retry_us)
         return; /* the end of an upload, or of the pause, brings the next turn */
-    if (ended && !a->artifacts_listed && a->has_dir)
-        list_artifacts(a);
+    if (ended && !a->artifacts_listed && a->has_dir && list_artifacts(a) < 0) {
+        agent_wake_at(g, clock_boottime_us() + AGENT_TICK_US);
+        return;
+    }
     int later = 0;
     for (int i = 0; i < a->upload_count; i++) {
         enum look look = look_at(a, i);
@@ -253,6 +282,6 @@ void uploads_pump(struct attempt *a)
         later |= look == LOOK_LATER;
     }
     a->logs_dirty = later;
-    if (ended)
+    if (ended && !later)
         a->files_done = a->changed = 1;
 }
