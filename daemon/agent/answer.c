@@ -31,9 +31,10 @@ static int take_instance(struct agent *g, const json_t *doc, int *ret_old_wishes
     if (json_integer_value(epoch) < g->instance_epoch)
         return err_set(
             e, ERR_STALE,
-            "an old coordinator has come back (its epoch is %lld, %lld was seen before); "
-            "ignoring it",
-            (long long)json_integer_value(epoch), (long long)g->instance_epoch);
+            "an old coordinator has come back (its epoch is %lld, %lld was seen before) and is "
+            "ignored; if it is meant, remove %s/instance.json and restart this agent",
+            (long long)json_integer_value(epoch), (long long)g->instance_epoch,
+            g->options.state_dir);
     int same = strncmp(g->instance, instance, sizeof g->instance - 1) == 0;
     if (json_integer_value(epoch) > g->instance_epoch) {
         g->instance_epoch = json_integer_value(epoch);

@@ -241,8 +241,7 @@ static int find_program(char **path, const char *name, struct err *e)
 
 static int check_name(struct options *o, struct err *e)
 {
-    static const char allowed[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789.-"; /* as the coordinator */
     if (!o->name) {
         char host[256] = "";
         if (gethostname(host, sizeof host - 1) < 0)
@@ -250,10 +249,10 @@ static int check_name(struct options *o, struct err *e)
         o->name = mem_strdup(host);
     }
     size_t n = strlen(o->name);
-    if (n < 1 || n > 63 || strspn(o->name, allowed) != n)
+    if (n < 1 || n > 63 || strspn(o->name, allowed) != n || strchr(".-", o->name[0]))
         return err_set(e, ERR_INVALID,
-                       "the node name \"%.80s\" must be 1 to 63 letters, digits, '.', '-' or '_'; "
-                       "use --name",
+                       "the node name \"%.80s\" must be 1 to 63 of a-z, 0-9, '.' and '-', and not "
+                       "begin with '.' or '-'; give another with --name",
                        o->name);
     return 0;
 }

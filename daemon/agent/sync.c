@@ -15,6 +15,7 @@
 
 #define URGENT_TIMEOUT_MS 15000
 #define NO_PROGRESS_US    1000000
+#define SYNC_BODY_MAX     1048576 /* bytes */
 
 static json_t *ranks_to_json(const struct attempt *a)
 {
@@ -40,10 +41,9 @@ static json_t *attempt_to_json(struct attempt *a, int *lines, int64_t *bytes)
                      reports_read(a, lines, bytes), "exit", exit);
 }
 
-static json_t *request_to_json(struct agent *g, int urgent)
+static json_t *request_to_json(struct agent *g, int urgent, int64_t bytes)
 {
-    int lines = urgent ? REPORT_LINES_MAX : 0;
-    int64_t bytes = urgent ? REPORT_BYTES_MAX : 0;
+    int lines = bytes > 0 ? REPORT_LINES_MAX : 0;
     json_t *attempts = json_array();
     for (int i = 0; i < g->attempt_count; i++) {
         struct attempt *a = g->attempts[i];
@@ -116,14 +116,26 @@ static void on_urgent(void *arg, const struct http_answer *answer)
         g->urgent_due = 1;
 }
 
+/* Printed again, figures may be five times as long as a rank wrote them: if the body grows beyond
+ * what the coordinator takes, fewer lines go into it. */
+static char *request_text(struct agent *g, int urgent, int64_t bytes)
+{
+    for (;; bytes /= 4) {
+        json_auto_t *doc = request_to_json(g, urgent, bytes);
+        char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+        if (!text)
+            BUG("a sync cannot be printed as JSON");
+        if (strlen(text) <= SYNC_BODY_MAX || bytes / 4 <= REPORT_LINE_MAX)
+            return text;
+        free(text);
+    }
+}
+
 static void send_sync(struct agent *g, int urgent)
 {
     struct buf b = BUF_INIT;
     struct err e;
-    json_auto_t *doc = request_to_json(g, urgent);
-    CLEANUP(mem_freep) char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
-    if (!text)
-        BUG("a sync cannot be printed as JSON");
+    CLEANUP(mem_freep) char *text = request_text(g, urgent, urgent ? REPORT_BYTES_MAX : 0);
     buf_adds(&b, text);
     int r = http_post(g->http, "/v1/agent/sync", "application/json", &b,
                       urgent || !g->ready ? URGENT_TIMEOUT_MS : AGENT_PARK_MS + 10000,

@@ -129,6 +129,20 @@ dir_of() { echo "$T/state/attempts/$1"; }
     grep -q 'report_line' "$T/agent.log"
 }
 
+@test "reports that grow when they are printed again still fit into a sync" {
+    # 0.1 becomes 0.10000000000000001: 500 lines of 3,900 bytes become ten megabytes
+    {
+        printf '#!/bin/bash\n[ "$3" = --prepare ] && exit 0\n'
+        printf 'for i in {1..500}; do printf "{\\"type\\":\\"a\\",\\"n\\":$i,\\"v\\":[%%s]}\\n" "%s" >&3; done\n' \
+            "$(printf "0.1,%.0s" {1..960})0.1"
+    } >"$T/trainer"
+    chmod 755 "$T/trainer"
+    start_agent --trainer "$T/trainer"
+    want_run "$A" "$(launch_training "$A" 1 5 /overwritten)"
+    wait_for 60 seen_state "$A" ended
+    [ "$(jq -s "[.[].n] == [range(1; 501)]" "$T/c/$A.lines")" = true ]
+}
+
 @test "a second agent on the same state directory is refused" {
     start_agent
     wait_for 10 agent_ready

@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BODY_MAX (2 * 1024 * 1024)
+#define BODY_MAX (1024 * 1024) /* as the coordinator */
 
 struct body {
     char *data;

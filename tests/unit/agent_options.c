@@ -124,7 +124,7 @@ static void test_defaults(void **state)
     struct options o;
     struct err e;
     CLEANUP(mem_freep) char *want = mem_printf("%s/x/y", dir);
-    assert_int_equal(check("n-1.a_B", "secret\n", &o, &e), 0);
+    assert_int_equal(check("n-1.a", "secret\n", &o, &e), 0);
     assert_string_equal(o.coordinator, "http://127.0.0.1:1");
     assert_string_equal(o.state_dir, want);
     assert_string_equal(o.token, "secret");
@@ -135,7 +135,8 @@ static void test_defaults(void **state)
 static void test_names_and_tokens(void **state)
 {
     (void)state;
-    static const char *const names[] = {"", "a b", "a/b", "..\n", "a&x=1", "\xc3\xa9"};
+    static const char *const names[] = {"",   "a b", "a/b", "..\n", "a&x=1", "\xc3\xa9",
+                                        "N1", "n_1", "-n",  ".n"}; /* nor the coordinator's */
     static const char *const tokens[] = {"", "\n", "two words", "a\r\nX-Header: b"};
     struct options o;
     struct err e;
