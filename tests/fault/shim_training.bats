@@ -89,6 +89,14 @@ EOT
     [ "$(exit_field exit_code)" = 5 ]
 }
 
+@test "a verdict with a code that is no word keeps its sentence" {
+    trainer ":" 'printf "{\"type\":\"verdict\",\"rank\":0,\"outcome\":\"failed\",\"code\":\"<b>no-word</b>\",\"reason\":\"Because.\"}\n" >&3; exit 5'
+    start_shim "$(launch_training "$A" 1 5 "$T/trainer")"
+    wait_for 10 ended
+    [ "$(exit_field code)" = rank_failed ]
+    [ "$(exit_field reason)" = "Because." ]
+}
+
 @test "a trainer that is not there" {
     start_shim "$(launch_training "$A" 1 5 "$T/none")"
     wait_for 10 ended
