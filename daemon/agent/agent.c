@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/random.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -128,10 +129,15 @@ int agent_loop(struct agent *g, struct err *e)
 
 static int lock_state(struct agent *g, struct err *e)
 {
+    struct stat st;
     CLEANUP(mem_freep) char *path = mem_printf("%s/agent.lock", g->options.state_dir);
     g->state_lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (g->state_lock_fd < 0)
         return err_errno(e, "cannot open %s", path);
+    if (fstat(g->state_lock_fd, &st) < 0)
+        return err_errno(e, "cannot look at %s", path);
+    snprintf(g->state_id, sizeof g->state_id, "%llx:%llx", (unsigned long long)st.st_dev,
+             (unsigned long long)st.st_ino);
     if (flock(g->state_lock_fd, LOCK_EX | LOCK_NB) == 0)
         return 0;
     if (errno == EWOULDBLOCK)

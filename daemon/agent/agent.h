@@ -93,6 +93,7 @@ struct attempt {
 struct agent {
     struct options options;
     char boot_id[PROC_BOOT_ID_SIZE];
+    char state_id[48]; /* device and inode: two agents with one name are told apart by it */
     char *attempts_dir;
     int state_lock_fd;
     int *cores; /* allowed CPUs in order; core_count of them */

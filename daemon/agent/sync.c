@@ -51,11 +51,11 @@ static json_t *request_to_json(struct agent *g, int urgent, int64_t bytes)
         if (a->epoch > 0)
             json_array_append_new(attempts, attempt_to_json(a, &lines, &bytes));
     }
-    return json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:O, s:o}", "node", g->options.name, "version",
-                     TRAINYARD_VERSION, "boot_id", g->boot_id, "wait_ms",
-                     urgent || !g->ready ? 0 : AGENT_PARK_MS, "seen", (json_int_t)g->seen,
-                     "wall_us", (json_int_t)clock_wall_us(), "devices", g->devices, "attempts",
-                     attempts);
+    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:O, s:o}", "node", g->options.name,
+                     "version", TRAINYARD_VERSION, "boot_id", g->boot_id, "state_id", g->state_id,
+                     "wait_ms", urgent || !g->ready ? 0 : AGENT_PARK_MS, "seen",
+                     (json_int_t)g->seen, "wall_us", (json_int_t)clock_wall_us(), "devices",
+                     g->devices, "attempts", attempts);
 }
 
 /* "401 Unauthorized: detail", as far as the answer says it. */

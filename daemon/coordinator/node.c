@@ -31,6 +31,7 @@ static void node_free(struct node *n)
     devices_free(n->devices, n->device_count);
     free(n->name);
     free(n->boot_id);
+    free(n->state_id);
     free(n->version);
     free(n->devices_text);
     free(n->absences);
@@ -84,6 +85,7 @@ struct node *nodes_get(struct nodes *l, const char *name)
     struct node *n = mem_zalloc(sizeof(*n));
     n->name = mem_strdup(name);
     n->boot_id = mem_strdup("");
+    n->state_id = mem_strdup("");
     n->version = mem_strdup("");
     n->devices_text = mem_strdup("[]");
     l->items[at] = n;

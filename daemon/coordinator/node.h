@@ -53,6 +53,7 @@ struct absence {
 
 struct node {
     char *name, *boot_id, *version;
+    char *state_id;     /* of the agent that spoke last; "": not told, or not yet */
     char *devices_text; /* as stored */
     struct device *devices;
     size_t device_count;

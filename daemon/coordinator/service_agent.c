@@ -30,7 +30,7 @@
 struct sync {
     struct service *service;
     struct node *node;
-    const char *name, *version, *boot_id;
+    const char *name, *version, *boot_id, *state_id;
     int64_t wait_ms, seen, wall_us;
     const json_t *devices, *attempts;
     int rebooted;
@@ -47,9 +47,11 @@ static int check_body(const struct sync *s, struct service_reply *r)
                             "node must be 1 to %d of a-z, 0-9, '.' and '-', and not begin with "
                             "'.' or '-'.",
                             NODE_NAME_MAX);
-    if (strlen(s->version) > MAX_TEXT || strlen(s->boot_id) > MAX_TEXT || !s->boot_id[0])
+    if (strlen(s->version) > MAX_TEXT || strlen(s->boot_id) > MAX_TEXT || !s->boot_id[0] ||
+        strlen(s->state_id) > MAX_TEXT)
         return service_fail(r, 400, "invalid_sync",
-                            "version and boot_id have at most %d bytes, and boot_id at least one.",
+                            "version, boot_id and state_id have at most %d bytes, and boot_id at "
+                            "least one.",
                             MAX_TEXT);
     if (s->wait_ms < 0 || s->seen < 0 || s->wall_us < 0)
         return service_fail(r, 400, "invalid_sync", "wait_ms, seen and wall_us are not negative.");
@@ -64,11 +66,12 @@ static int read_body(struct sync *s, const json_t *body, struct service_reply *r
     json_int_t wait_ms, seen, wall_us;
     json_t *devices, *attempts;
     json_error_t je;
-    if (json_unpack_ex((json_t *)body, &je, 0, "{s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o}", "node",
-                       &s->name, "version", &s->version, "boot_id", &s->boot_id, "wait_ms",
+    if (json_unpack_ex((json_t *)body, &je, 0, "{s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o, s?s}",
+                       "node", &s->name, "version", &s->version, "boot_id", &s->boot_id, "wait_ms",
                        &wait_ms, "seen", &seen, "wall_us", &wall_us, "devices", &devices,
-                       "attempts", &attempts) != 0)
+                       "attempts", &attempts, "state_id", &s->state_id) != 0)
         return service_fail(r, 400, "invalid_sync", "The sync cannot be read: %s.", je.text);
+    s->state_id = s->state_id ? s->state_id : "";
     s->wait_ms = wait_ms < MAX_WAIT_MS ? wait_ms : MAX_WAIT_MS;
     s->seen = seen;
     s->wall_us = wall_us;
@@ -78,21 +81,23 @@ static int read_body(struct sync *s, const json_t *body, struct service_reply *r
 }
 
 /* ---- the node ---- */
-static void replace(char **field, const char *text)
-{
-    char *copy = mem_strdup(text);
-    free(*field);
-    *field = copy;
-}
-
-/* Two machines with one name would end each other's attempts as rebooted. A reboot takes longer
- * than the time for which we insist on the boot id that spoke last. */
+/* Two machines with one name would end each other's attempts as rebooted, and two agents of one
+ * machine would both run whatever the node is given. A reboot takes longer than the time for which
+ * we insist on the boot id and the state directory that spoke last. */
 static int check_name_is_free(const struct sync *s, const struct node *n, struct service_reply *r)
 {
-    if (!n || n->seen_us == 0 || strcmp(n->boot_id, s->boot_id) == 0 ||
-        s->service->now_us - n->seen_us >= NODE_SUSPECT_US)
+    if (!n || n->seen_us == 0 || s->service->now_us - n->seen_us >= NODE_SUSPECT_US)
+        return 0;
+    int is_machine = strcmp(n->boot_id, s->boot_id) == 0;
+    if (is_machine && (!*n->state_id || !*s->state_id || strcmp(n->state_id, s->state_id) == 0))
         return 0;
     r->retry_after_s = (int)(NODE_SUSPECT_US / 1000000);
+    if (is_machine)
+        return service_fail(r, 409, "node_name_taken",
+                            "An agent on this machine with another state directory reported as "
+                            "node %s less than %d s ago. If this one takes its place, it is let in "
+                            "when that time is over; if there are two, give one another name.",
+                            s->name, (int)(NODE_SUSPECT_US / 1000000));
     return service_fail(r, 409, "node_name_taken",
                         "A machine with another boot id reported as node %s less than %d s ago. "
                         "If this one was rebooted, it is let in when that time is over; if there "
@@ -150,8 +155,9 @@ static int update_node(struct sync *s, int devices_changed, struct err *e)
         rc = node_reboots(s, e);
     int changed = is_new || rebooted || devices_changed || strcmp(n->version, s->version) != 0 ||
                   c->wall_us - n->stored_seen_us > STORE_SEEN_US;
-    replace(&n->boot_id, s->boot_id);
-    replace(&n->version, s->version);
+    mem_replace(&n->boot_id, s->boot_id);
+    mem_replace(&n->state_id, s->state_id);
+    mem_replace(&n->version, s->version);
     if (rc == 0 && changed)
         rc = store_node(c, n, e);
     if (devices_changed) {
@@ -209,10 +215,11 @@ static int take_live(struct sync *s, struct attempt_row *a, const json_t *o, con
     int running = strcmp(state, "running") == 0 ||
                   (strcmp(state, "stopping") == 0 && json_array_size(ranks) > 0);
     int rc = try_observe(s->service, s->node, a, running, json_integer_value(started), ranks, e);
-    if (rc == 0 && json_array_size(json_object_get(reports, "lines")) > 0) {
-        s->has_reports = 1;
+    int64_t before = a->report_offset;
+    if (rc == 0 && reports)
         rc = reports_take(s->service, a, reports, e);
-    }
+    if (json_array_size(json_object_get(reports, "lines")) > 0 || a->report_offset != before)
+        s->has_reports = 1; /* no line may be left where none of the bytes was a report */
     return rc == 0 && strcmp(state, "ended") == 0 ? take_end(s, a, o, e) : rc;
 }
 

@@ -335,6 +335,40 @@ static void a_reboot_ends_what_ran(void **state)
     assert_int_equal(nodes_find(&c->nodes, "n1")->health, NODE_READY);
 }
 
+static json_t *hello_from(const char *state_id)
+{
+    json_t *body = sync_body("boot-1", NULL, 0);
+    json_object_set_new(body, "state_id", json_string(state_id));
+    return body;
+}
+
+static void two_agents_of_one_machine_with_one_name(void **state)
+{
+    (void)state;
+    json_decref(send_body(hello_from("1:1"), 1, 0, 200));
+    end_turn();
+    json_decref(send_body(hello_from("1:2"), 2, 0, 409));
+    json_decref(send_body(hello_from("1:1"), 3, 0, 200));
+    hello(); /* an agent that does not tell */
+    advance(20);
+    json_decref(send_body(hello_from("1:2"), 4, 0, 200)); /* the first has gone */
+    json_decref(send_body(hello_from("1:1"), 5, 0, 409));
+}
+
+/* Rubbish in a report file is passed over by the agent: bytes without lines. */
+static void bytes_without_a_report_are_taken(void **state)
+{
+    (void)state;
+    hello();
+    CLEANUP(mem_freep) char *id = new_job(JOB(1, ""));
+    json_auto_t *w = wanted_for(id);
+    for (int64_t to = 40; to <= 50; to += 10) { /* the second time, it is not where we are */
+        json_auto_t *answer = say(status(w, "running", lines(0, to, "[]")));
+        const json_t *offset = json_object_get(json_array_get(answer, 0), "report_offset");
+        assert_int_equal(json_integer_value(offset), 40);
+    }
+}
+
 static void an_attempt_that_the_node_forgot(void **state)
 {
     (void)state;
@@ -540,6 +574,8 @@ int main(void)
         TEST(a_cancel_before_the_node_has_begun),
         TEST(starts_that_fail_are_tried_again),
         TEST(a_reboot_ends_what_ran),
+        TEST(two_agents_of_one_machine_with_one_name),
+        TEST(bytes_without_a_report_are_taken),
         TEST(an_attempt_that_the_node_forgot),
         TEST(a_pause_of_ours_is_not_held_against_nodes),
         TEST(a_clock_set_back_makes_no_negative_times),
