@@ -43,6 +43,13 @@ char *mem_strdup(const char *s)
     return checked(strdup(s), strlen(s));
 }
 
+void mem_replace(char **field, const char *text)
+{
+    char *copy = mem_strdup(text); /* first: text may be what was there */
+    free(*field);
+    *field = copy;
+}
+
 char *mem_strndup(const char *s, size_t n)
 {
     return checked(strndup(s, n), n);

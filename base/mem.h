@@ -9,6 +9,7 @@ void *mem_alloc(size_t size);
 void *mem_zalloc(size_t size);
 void *mem_realloc(void *p, size_t size);
 char *mem_strdup(const char *s);
+void mem_replace(char **field, const char *text); /* frees what was there; a copy takes its place */
 char *mem_strndup(const char *s, size_t n);
 char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

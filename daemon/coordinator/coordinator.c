@@ -87,6 +87,11 @@ int coordinator_store_failed(struct service *c, const struct err *e, struct serv
 {
     c->store_failure = *e;
     c->rebuild = 1;
+    return coordinator_read_failed(e, r);
+}
+
+int coordinator_read_failed(const struct err *e, struct service_reply *r)
+{
     log_event(LOG_LEVEL_ERROR, "store_failed", "code=%s reason=%s", err_code_name(e->code),
               log_quote(e->text));
     if (e->code == ERR_NO_SPACE)

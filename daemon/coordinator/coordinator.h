@@ -19,9 +19,11 @@
 #include "storage/store.h"
 
 #define COORDINATOR_MAX_PENDING 1000000 /* jobs that wait; some 64 bytes of memory each */
+#define COORDINATOR_MAX_NODES   4096
 #define COORDINATOR_TICK_US     1000000
-#define COORDINATOR_PAUSE_US    5000000 /* a tick that comes so late: we were stopped, not the nodes \
-                                         */
+#define COORDINATOR_PAUSE_US                                                                       \
+    5000000 /* a tick that comes so late: we were stopped, not the nodes                           \
+             */
 #define COORDINATOR_DOOMED_US   10000000 /* rest of a job whose start cannot be written */
 #define COORDINATOR_EXPIRE_US   60000000
 #define COORDINATOR_KEY_LIFE_US (24 * 3600 * 1000000LL) /* of an Idempotency-Key */
@@ -82,7 +84,13 @@ void coordinator_view(struct service *c); /* refreshes the planner's view of dev
 void coordinator_rest(struct service *c, const char *job_id, int64_t until_us);
 int coordinator_is_resting(const struct service *c, const char *job_id);
 
-/* Notes a failure of the store in a verb and fills the reply: 507 or 500. */
+/* Notes that a verb could not write what it had begun to and fills the reply: 507 or 500. Memory is
+ * rebuilt at the end of the turn. */
 int coordinator_store_failed(struct service *c, const struct err *e, struct service_reply *r);
+/* The same for a verb that only reads: nothing is to be put right. */
+int coordinator_read_failed(const struct err *e, struct service_reply *r);
+/* Reads the job; a reply of 404 or 500 and its code where there is none. */
+int coordinator_job(struct service *c, const char *id, struct job_row *ret,
+                    struct service_reply *r);
 
 #endif

@@ -49,13 +49,6 @@ int job_event(struct store *store, const char *type, const char *job_id, const c
     return job_event_text(store, type, job_id, node, text ? text : "{}", wall_us, e);
 }
 
-static void replace(char **field, const char *text)
-{
-    char *copy = mem_strdup(text);
-    free(*field);
-    *field = copy;
-}
-
 /* A wall clock that was set back makes no negative durations. */
 static int64_t not_before(int64_t wall_us, int64_t floor_us)
 {
@@ -71,8 +64,8 @@ int job_move(struct store *store, struct job_row *job, enum job_state to, const 
     json_t *data = json_pack("{s:s, s:s, s:s, s:s}", "from", job_state_name(from), "to",
                              job_state_name(to), "code", code, "reason", reason);
     job->state = to;
-    replace(&job->reason_code, code);
-    replace(&job->reason, reason);
+    mem_replace(&job->reason_code, code);
+    mem_replace(&job->reason, reason);
     if (to == JOB_RUNNING && job->started_us == 0)
         job->started_us = not_before(wall_us, job->submitted_us);
     if (job_is_final(to))

@@ -151,10 +151,12 @@ static int read_token(const char *path, char **ret, struct err *e)
     return 0;
 }
 
+/* Numbers only: a name that begins with 127. may be anywhere. */
 static int is_loopback(const char *address)
 {
-    return strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0 ||
-           strncmp(address, "localhost:", 10) == 0;
+    size_t n = strcspn(address, ":");
+    return (strncmp(address, "127.", 4) == 0 && strspn(address, "0123456789.") == n) ||
+           strncmp(address, "[::1]:", 6) == 0 || strncmp(address, "localhost:", 10) == 0;
 }
 
 static int check_exposure(const struct options *o, struct err *e)

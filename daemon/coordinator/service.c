@@ -1,11 +1,26 @@
-/* service.c: the verbs that are about the coordinator itself. The other verbs are in
- * service_jobs.c (submit, show, list, cancel, ...), service_data.c (metrics, logs, artifacts,
- * events), service_nodes.c and service_agent.c. */
+/* service.c: the verbs that are about the coordinator itself, and what the others share. The other
+ * verbs are in service_jobs.c (submit, show, list, cancel, ...), service_data.c (metrics, logs,
+ * artifacts, events), service_nodes.c and service_agent.c. */
 #include "api/service.h"
 
 #include "base/buf.h"
+#include "base/id.h"
 #include "base/mem.h"
 #include "daemon/coordinator/coordinator.h"
+
+int coordinator_job(struct service *c, const char *id, struct job_row *ret, struct service_reply *r)
+{
+    struct err e = {0};
+    if (!id_valid("job", id))
+        return service_fail(r, 404, "not_found",
+                            "\"%.60s\" is no job id; they look like "
+                            "job_01k8z4q9tw3v7m2c5xd8hbn6.",
+                            id);
+    int rc = store_job_get(c->store, id, ret, &e);
+    if (rc == ERR_NOT_FOUND)
+        return service_fail(r, 404, "not_found", "There is no job %s.", id);
+    return rc == 0 ? 0 : coordinator_read_failed(&e, r);
+}
 
 int service_dirty(struct service *c)
 {
@@ -83,7 +98,7 @@ int service_metrics(struct service *c, struct service_reply *r)
     struct buf b = BUF_INIT;
     struct err e = {0};
     if (store_job_count(c->store, counts, &e) < 0)
-        return coordinator_store_failed(c, &e, r);
+        return coordinator_read_failed(&e, r);
     jobs_text(&b, counts);
     nodes_text(&b, &c->nodes);
     family(&b, "trainyard_build_info", "gauge", "Version of the coordinator.");

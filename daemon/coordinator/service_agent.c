@@ -425,6 +425,11 @@ int service_agent_sync(struct service *c, const json_t *body, uint64_t ticket, i
     rc = check_name_is_free(&s, nodes_find(&c->nodes, s.name), r);
     if (rc != 0)
         return rc;
+    if (c->nodes.count >= COORDINATOR_MAX_NODES && !nodes_find(&c->nodes, s.name))
+        return service_fail(
+            r, 429, "too_many_nodes",
+            "There are %zu nodes already, and %s is none of them; at most %d may be.",
+            c->nodes.count, s.name, COORDINATOR_MAX_NODES);
     s.node = nodes_get(&c->nodes, s.name);
     s.wish_before = s.node->wish;
     c->syncs++;

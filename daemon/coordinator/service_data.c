@@ -11,7 +11,6 @@
 
 #include "api/service.h"
 #include "base/buf.h"
-#include "base/id.h"
 #include "base/mem.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/coordinator/document.h"
@@ -21,15 +20,6 @@
 #define METRICS_MAX_EPOCHS 10000
 #define METRICS_PAGE       1000
 #define EVENTS_MAX         1000
-
-static int get_job(struct service *c, const char *id, struct job_row *ret, struct service_reply *r)
-{
-    struct err e = {0};
-    int rc = id_valid("job", id) ? store_job_get(c->store, id, ret, &e) : ERR_NOT_FOUND;
-    if (rc == ERR_NOT_FOUND)
-        return service_fail(r, 404, "not_found", "There is no job %.60s.", id);
-    return rc == 0 ? 0 : coordinator_store_failed(c, &e, r);
-}
 
 /* ---- metrics ---- */
 static void add_step(struct buf *b, const struct step_row *row)
@@ -114,7 +104,7 @@ int service_job_metrics(struct service *c, const char *id, int64_t max_points, i
     struct err e = {0};
     struct buf b = BUF_INIT;
     int64_t next = 0;
-    int rc = get_job(c, id, &job, r);
+    int rc = coordinator_job(c, id, &job, r);
     if (rc != 0)
         return rc;
     job_row_done(&job);
@@ -130,7 +120,7 @@ int service_job_metrics(struct service *c, const char *id, int64_t max_points, i
     buf_adds(&b, "}");
     if (rc != 0) {
         buf_done(&b);
-        return coordinator_store_failed(c, &e, r);
+        return coordinator_read_failed(&e, r);
     }
     r->status = 200;
     r->content_type = "application/json";
@@ -165,7 +155,7 @@ static int find_log(struct service *c, const struct job_row *job, const struct l
     snprintf(name, sizeof(name), "rank-%lld.log", (long long)q->rank);
     int rc = store_file_open(c->store, job->id, attempt, name, ret_fd, ret_size, &e);
     if (rc != 0 && rc != ERR_NOT_FOUND)
-        return coordinator_store_failed(c, &e, r);
+        return coordinator_read_failed(&e, r);
     return 0;
 }
 
@@ -175,7 +165,7 @@ int service_job_log(struct service *c, const struct log_request *q, int64_t *ret
     struct job_row job;
     int fd;
     int64_t size;
-    int rc = get_job(c, q->id, &job, r);
+    int rc = coordinator_job(c, q->id, &job, r);
     if (rc != 0)
         return rc;
     rc = find_log(c, &job, q, &fd, &size, r);
@@ -227,14 +217,14 @@ int service_artifact_list(struct service *c, const char *id, struct service_repl
     struct job_row job;
     struct err e = {0};
     CLEANUP(mem_freep) char *text = NULL;
-    int rc = get_job(c, id, &job, r);
+    int rc = coordinator_job(c, id, &job, r);
     if (rc != 0)
         return rc;
     if (job.attempt > 0)
         rc = store_file_list(c->store, job.id, job.attempt, &text, &e);
     job_row_done(&job);
     if (rc != 0)
-        return coordinator_store_failed(c, &e, r);
+        return coordinator_read_failed(&e, r);
     json_auto_t *files = text ? json_loads(text, 0, NULL) : NULL;
     r->status = 200;
     r->body = json_pack("{s:o}", "artifacts", only_artifacts(files));
@@ -253,7 +243,7 @@ int service_artifact_get(struct service *c, const char *id, const char *name,
 {
     struct job_row job;
     struct err e = {0};
-    int rc = get_job(c, id, &job, r);
+    int rc = coordinator_job(c, id, &job, r);
     if (rc != 0)
         return rc;
     CLEANUP(mem_freep) char *file = mem_printf("%s%s", artifact_prefix, name);
@@ -265,7 +255,7 @@ int service_artifact_get(struct service *c, const char *id, const char *name,
         return service_fail(r, 404, "not_found", "Job %s has left no artifact \"%.100s\".", id,
                             name);
     if (rc != 0)
-        return coordinator_store_failed(c, &e, r);
+        return coordinator_read_failed(&e, r);
     r->status = 200;
     r->file_offset = 0;
     r->content_type = "application/octet-stream";
@@ -295,7 +285,7 @@ int service_event_list(struct service *c, const char *job_id, int64_t after, int
     if (limit < 1 || limit > EVENTS_MAX)
         return service_fail(r, 400, "invalid_parameter", "limit is 1 to %d.", EVENTS_MAX);
     if (job_id) {
-        int rc = get_job(c, job_id, &job, r);
+        int rc = coordinator_job(c, job_id, &job, r);
         if (rc != 0)
             return rc;
         job_row_done(&job);
@@ -314,5 +304,5 @@ int service_event_list(struct service *c, const char *job_id, int64_t after, int
     int rc = count < 0 ? count : 0;
     if (count == limit)
         rc = add_next_event(c, job_id, after, r->body, &e);
-    return rc == 0 ? 0 : coordinator_store_failed(c, &e, r);
+    return rc == 0 ? 0 : coordinator_read_failed(&e, r);
 }

@@ -25,26 +25,6 @@
 #define ATTEMPTS_MAX 1000
 #define LIST_MAX     1000
 
-static int not_found(struct service_reply *r, const char *id)
-{
-    return service_fail(r, 404, "not_found", "There is no job %s.", id);
-}
-
-/* Fills the reply on failure. */
-static int get_job(struct service *c, const char *id, struct job_row *ret, struct service_reply *r)
-{
-    struct err e = {0};
-    if (!id_valid("job", id))
-        return service_fail(r, 404, "not_found",
-                            "\"%.60s\" is no job id; they look like "
-                            "job_01k8z4q9tw3v7m2c5xd8hbn6.",
-                            id);
-    int rc = store_job_get(c->store, id, ret, &e);
-    if (rc == ERR_NOT_FOUND)
-        return not_found(r, id);
-    return rc == 0 ? 0 : coordinator_store_failed(c, &e, r);
-}
-
 /* `labels`: as text, or NULL to read them. */
 static int reply_job(struct service *c, const struct job_row *job, const char *labels, int status,
                      struct service_reply *r)
@@ -55,7 +35,7 @@ static int reply_job(struct service *c, const struct job_row *job, const char *l
     int rc = document_job(c, job, labels, &r->warnings, &b, &e);
     if (rc != 0) {
         buf_done(&b);
-        return coordinator_store_failed(c, &e, r);
+        return coordinator_read_failed(&e, r);
     }
     r->status = status;
     r->text = buf_steal(&b);
@@ -103,13 +83,13 @@ static int answer_repeat(struct service *c, const char *key, const char *hash,
     if (rc == ERR_NOT_FOUND)
         return 0;
     if (rc != 0)
-        return coordinator_store_failed(c, &e, r);
+        return coordinator_read_failed(&e, r);
     if (strcmp(stored, hash) != 0)
         return service_fail(r, 409, "idempotency_conflict",
                             "This Idempotency-Key was used for job %s with another body. Use a "
                             "new key for a new job.",
                             id);
-    rc = get_job(c, id, &job, r);
+    rc = coordinator_job(c, id, &job, r);
     if (rc != 0)
         return rc;
     rc = reply_job(c, &job, NULL, 200, r);
@@ -329,7 +309,7 @@ static int list_rows(struct service *c, const struct job_filter *f, struct job_r
         job_row_done(&rows[i]);
     r->text = buf_steal(&b);
     r->status = 200;
-    return rc == 0 ? 0 : coordinator_store_failed(c, &e, r);
+    return rc == 0 ? 0 : coordinator_read_failed(&e, r);
 }
 
 int service_job_list(struct service *c, const struct list_request *q, struct service_reply *r)
@@ -359,7 +339,7 @@ int service_job_list(struct service *c, const struct list_request *q, struct ser
 int service_job_show(struct service *c, const char *id, struct service_reply *r)
 {
     struct job_row job;
-    int rc = get_job(c, id, &job, r);
+    int rc = coordinator_job(c, id, &job, r);
     if (rc != 0)
         return rc;
     rc = reply_job(c, &job, NULL, 200, r);
@@ -371,7 +351,7 @@ int service_job_show(struct service *c, const char *id, struct service_reply *r)
 int service_job_plan(struct service *c, const char *id, struct service_reply *r)
 {
     struct job_row job;
-    int rc = get_job(c, id, &job, r);
+    int rc = coordinator_job(c, id, &job, r);
     if (rc != 0)
         return rc;
     r->body = json_loads(job.plan, 0, NULL);
@@ -381,7 +361,7 @@ int service_job_plan(struct service *c, const char *id, struct service_reply *r)
     if (r->body)
         return 0;
     err_set(&e, ERR_CORRUPT, "the stored plan of job %s cannot be read", id);
-    return coordinator_store_failed(c, &e, r);
+    return coordinator_read_failed(&e, r);
 }
 
 static int attempts_of(struct service *c, const char *id, struct attempt_row *rows,
@@ -390,7 +370,7 @@ static int attempts_of(struct service *c, const char *id, struct attempt_row *ro
     struct err e = {0};
     int count = store_attempt_list(c->store, id, ATTEMPTS_MAX, rows, &e), rc = 0;
     if (count < 0)
-        return coordinator_store_failed(c, &e, r);
+        return coordinator_read_failed(&e, r);
     json_t *list = json_array();
     for (int i = 0; i < count; i++) {
         json_t *doc;
@@ -402,13 +382,13 @@ static int attempts_of(struct service *c, const char *id, struct attempt_row *ro
     }
     r->body = json_pack("{s:o}", "attempts", list);
     r->status = 200;
-    return rc == 0 ? 0 : coordinator_store_failed(c, &e, r);
+    return rc == 0 ? 0 : coordinator_read_failed(&e, r);
 }
 
 int service_job_attempts(struct service *c, const char *id, struct service_reply *r)
 {
     struct job_row job;
-    int rc = get_job(c, id, &job, r);
+    int rc = coordinator_job(c, id, &job, r);
     if (rc != 0)
         return rc;
     job_row_done(&job);
@@ -453,7 +433,7 @@ static int cancel(struct service *c, struct job_row *job, struct service_reply *
 int service_job_cancel(struct service *c, const char *id, struct service_reply *r)
 {
     struct job_row job;
-    int rc = get_job(c, id, &job, r);
+    int rc = coordinator_job(c, id, &job, r);
     if (rc != 0)
         return rc;
     rc = cancel(c, &job, r);

@@ -9,13 +9,6 @@
 #include "base/mem.h"
 #include "daemon/coordinator/job.h"
 
-static void replace(char **field, const char *text)
-{
-    char *copy = mem_strdup(text);
-    free(*field);
-    *field = copy;
-}
-
 /* ---- making one ---- */
 /* 1 if `count` ports from `port` on overlap those of a live attempt: it has one for each rank. */
 static int ports_taken(const struct node *n, const struct attempt_row *live, int live_count,
@@ -184,7 +177,7 @@ int try_observe(struct service *c, struct node *n, struct attempt_row *a, int ru
 {
     int is_new = !a->boot_id;
     if (is_new)
-        replace(&a->boot_id, n->boot_id);
+        mem_replace(&a->boot_id, n->boot_id);
     if (running && a->started_us == 0)
         return first_seen_running(c, a, started_us, ranks, e);
     return is_new ? store_attempt_update(c->store, a, e) : 0;
@@ -199,8 +192,8 @@ int try_stop(struct service *c, struct job_row *job, const char *code, const cha
     if (rc != 0)
         return rc;
     if (a.state != ATTEMPT_ENDED && !a.stop_code) {
-        replace(&a.stop_code, code);
-        replace(&a.stop_reason, reason);
+        mem_replace(&a.stop_code, code);
+        mem_replace(&a.stop_reason, reason);
         a.state = ATTEMPT_STOPPING;
         rc = store_attempt_update(c->store, &a, e);
     }
@@ -228,7 +221,7 @@ static int move_job(struct service *c, const struct attempt_row *a, const struct
     }
     ending_judge(x, a, a->started_us != 0, &v);
     if (v.to != JOB_PENDING)
-        replace(&job.exit, a->exit);
+        mem_replace(&job.exit, a->exit);
     rc = job_move(c->store, &job, v.to, v.code, v.reason, c->wall_us, e);
     if (rc == 0 && v.to == JOB_PENDING)
         coordinator_rest(c, job.id, c->now_us + v.rest_us);
@@ -259,7 +252,7 @@ int try_end(struct service *c, struct attempt_row *a, const struct ending *x, co
     if (a->state == ATTEMPT_ENDED)
         return 0;
     CLEANUP(mem_freep) char *text = json_dumps(record, JSON_COMPACT);
-    replace(&a->exit, text ? text : "{}");
+    mem_replace(&a->exit, text ? text : "{}");
     a->state = ATTEMPT_ENDED;
     int64_t begun = a->started_us ? a->started_us : a->created_us;
     a->ended_us = c->wall_us > begun ? c->wall_us : begun;

@@ -159,3 +159,11 @@ ranks_alive() { local p; for p in $PIDS_BEFORE; do [ -d "/proc/$p" ] || return 1
   [ "$status" -ne 0 ]
   [[ $stderr == *"$COORDINATOR"* || $stderr == *"another"* || $stderr == *"already"* ]]
 }
+
+@test "a name that begins like a loopback address needs the tokens" {
+    for address in 127.example.org:0 '[::1]example.org:0'; do
+        run "$BUILD/trainyardd" --state-dir "$T/exposed" --listen "$address"
+        [ "$status" -eq 1 ]
+        grep -q 'needs --api-token-file' <<<"$output"
+    done
+}

@@ -454,6 +454,15 @@ static void a_node_that_cannot_be_one_costs_nothing(void **state)
     assert_int_equal(c->rebuild, 0); /* memory is not read anew for every such sync */
     assert_null(nodes_find(&c->nodes, "n2"));
     assert_non_null(nodes_find(&c->nodes, "n1"));
+    for (int i = 1; i < COORDINATOR_MAX_NODES; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "x%d", i);
+        nodes_get(&c->nodes, name);
+    }
+    body = sync_body("boot-9", NULL, 0);
+    json_object_set_new(body, "node", json_string("n2"));
+    json_decref(send_body(body, 2, 0, 429));
+    hello();
 }
 
 /* Its attempt number 1 is taken: a start of it can never be written. */

@@ -310,6 +310,28 @@ static void metrics_cost_what_they_show(void **state)
     }
 }
 
+static void reading_what_is_damaged_costs_no_rebuild(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct service_reply r;
+    struct job_row job = {.id = (char *)"job_01k8z4q9tw3v7m2c5xd8hbn6",
+                          .name = (char *)"x",
+                          .user = (char *)"",
+                          .reason = (char *)"",
+                          .reason_code = (char *)"",
+                          .spec = (char *)"{}",
+                          .plan = (char *)"{",
+                          .devices = 1};
+    if (store_job_insert(c->store, &job, &job.seq, &e) != 0)
+        fail_msg("%s", e.text);
+    service_reply_init(&r);
+    assert_int_not_equal(service_job_plan(c, job.id, &r), 0);
+    assert_int_equal(r.status, 500);
+    assert_int_equal(c->rebuild, 0);
+    service_reply_done(&r);
+}
+
 static void keys_outlive_a_clock_set_ahead(void **state)
 {
     (void)state;
@@ -331,6 +353,7 @@ int main(void)
         TEST(dry_run_stores_nothing),
         TEST(lists_page_by_cursor),
         TEST(metrics_cost_what_they_show),
+        TEST(reading_what_is_damaged_costs_no_rebuild),
         TEST(keys_outlive_a_clock_set_ahead),
         TEST(a_turn_that_fails_leaves_nothing),
         cmocka_unit_test_teardown(a_full_disk_is_answered_and_survived, full_disk_teardown),
