@@ -2,6 +2,7 @@
  * read from it. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -366,8 +367,11 @@ void attempt_stop(struct attempt *a, const struct stop_request *stop)
     if (a->stopping && same_stop(&a->stop, stop))
         return;
     if (a->has_dir && stop_request_write(a->dir, stop, &e) < 0) {
-        /* Not noted as done, so that the next answer tries again. */
+        /* Not noted as done, so that the next answer tries again. It may be this very job that has
+         * filled the disk: a signal needs no room. */
         log_event(LOG_LEVEL_ERROR, "stop", "attempt=%s error=%s", a->id, log_quote(e.text));
+        if (a->shim_pidfd >= 0 && proc_signal(a->shim_pidfd, SIGTERM, &e) < 0)
+            log_event(LOG_LEVEL_ERROR, "stop", "attempt=%s error=%s", a->id, log_quote(e.text));
         return;
     }
     log_event(LOG_LEVEL_INFO, "stop", "attempt=%s code=%s", a->id, log_quote(stop->code));

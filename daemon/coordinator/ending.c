@@ -1,7 +1,7 @@
 /* ending.c: an exit record to a verdict on the job.
  *
  *   done                                         -> succeeded, also when a stop was asked for
- *   stopped, and the stop was a cancel           -> cancelled
+ *   stopped or shim_terminated, and a cancel     -> cancelled
  *   an attempt that never ran, and a cancel      -> cancelled
  *   spawn_failed or shim_lost before any rank ran -> pending, after 1, 2, 4 s, at most 3 times
  *   everything else                              -> failed, with the record's code and sentence
@@ -138,6 +138,13 @@ static int was_cancelled(const struct attempt_row *a)
     return a->stop_code && strcmp(a->stop_code, "cancelled") == 0;
 }
 
+/* An agent whose disk is full ends a shim by SIGTERM. */
+static int was_stopped(const struct ending *x)
+{
+    return x->outcome == OUTCOME_STOPPED ||
+           (x->outcome == OUTCOME_FAILED && strcmp(x->code, "shim_terminated") == 0);
+}
+
 static void decide(struct verdict *ret, enum job_state to, const char *code, const char *reason)
 {
     ret->to = to;
@@ -184,7 +191,7 @@ void ending_judge(const struct ending *x, const struct attempt_row *a, int ran, 
         decide(ret, JOB_SUCCEEDED, "done", x->reason[0] ? x->reason : "All ranks finished.");
     else if (infrastructure && !ran)
         judge_never_ran(x, a, sentence, ret);
-    else if (was_cancelled(a) && (x->outcome == OUTCOME_STOPPED || infrastructure))
+    else if (was_cancelled(a) && (was_stopped(x) || infrastructure))
         decide(ret, JOB_CANCELLED, "cancelled", a->stop_reason ? a->stop_reason : "Cancelled.");
     else if (x->outcome == OUTCOME_TIME_LIMIT)
         decide(ret, JOB_FAILED, "time_limit", sentence);

@@ -64,6 +64,16 @@ dir_of() { echo "$T/state/attempts/$1"; }
     [ "$(seen_field "$A" exit.reason)" = "As a test wants." ]
 }
 
+@test "a stop for which the disk has no room" {
+    start_agent
+    want_run "$A" "$(launch "$A" 1 5 0 '["sleep", "1000"]')"
+    wait_for 10 seen_state "$A" running
+    mkdir "$(dir_of "$A")/stop.json" # it cannot be written
+    want_stop "$A" cancelled 5
+    wait_for 15 seen_state "$A" ended
+    [ "$(seen_field "$A" exit.code)" = shim_terminated ]
+}
+
 @test "a stop of an attempt that was never here is answered as stopped" {
     start_agent
     want_stop "$A" cancelled 5

@@ -112,6 +112,8 @@ static void starts_that_failed_are_tried_again(void **state)
 static void an_end_that_was_no_fault_says_so(void **state)
 {
     (void)state;
+    struct verdict c = judge(RECORD("failed", "shim_terminated", "x", ""), 1, "cancelled", 1);
+    assert_int_equal(c.to, JOB_CANCELLED);
     struct verdict v =
         judge(RECORD("failed", "shim_terminated", "The machine goes down.", ",\"retryable\":true"),
               1, NULL, 1);
