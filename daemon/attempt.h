@@ -22,6 +22,7 @@
 #define ATTEMPT_REPORT    "report.ndjson"
 #define ATTEMPT_ARTIFACTS "artifacts"
 #define ATTEMPT_EXIT      "exit.json"
+#define ATTEMPT_ROOM      "exit.room"
 
 #define ATTEMPT_LAUNCH_MAX                                                                         \
     (4 * 1024 * 1024)                    /* bytes of a launch document: a 1 MiB spec, a plan       \

@@ -108,6 +108,7 @@ static void take_verdict(const json_t *doc, struct rank_end *ends, int n)
             continue;
         struct verdict *v = &ends[i].verdict;
         v->failed = outcome && strcmp(outcome, "failed") == 0 && code && *code && reason && *reason;
+        v->stopped = outcome && strcmp(outcome, "stopped") == 0;
         copy_cut(v->code, sizeof v->code, !v->failed ? "" : is_word(code) ? code : "rank_failed");
         copy_cut(v->reason, sizeof v->reason, v->failed ? reason : "");
     }

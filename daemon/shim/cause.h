@@ -13,7 +13,8 @@
 #include "daemon/attempt.h"
 
 struct verdict {
-    int failed; /* a verdict with outcome "failed" was written */
+    int failed;  /* a verdict with outcome "failed" was written */
+    int stopped; /* one that says that it was asked to stop, and did */
     char code[64];
     char reason[ATTEMPT_REASON_MAX];
 };
@@ -37,7 +38,7 @@ int cause_find(const struct rank_end *ends, int n);
 /* 1 if it ended otherwise than by exit status 0. */
 int cause_failed(const struct rank_end *end);
 
-/* Fills in each rank's last "failed" verdict from the report file; a file that cannot be read has
+/* Fills in each rank's last verdict from the report file; a file that cannot be read has
  * none. Looks at the last CAUSE_REPORT_TAIL bytes: verdicts are last words. */
 #define CAUSE_REPORT_TAIL (8L * 1024 * 1024) /* 1,024 ranks, 4,000 bytes each, twice */
 void cause_read_verdicts(const char *report_path, struct rank_end *ends, int n);

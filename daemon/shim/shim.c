@@ -2,6 +2,7 @@
 #include "daemon/shim/shim.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 
 #define RECORD_RETRY_US   1000000
 #define RECORD_GIVE_UP_US (15LL * 60 * 1000000) /* a disk that is full for longer: shim_lost */
+#define ROOM_BYTES(ranks) (16384 + (off_t)(ranks)*160) /* of an exit record, at most */
 
 static void finish(struct shim *s);
 
@@ -40,6 +42,25 @@ static int retry_later(struct shim *s)
     return sd_event_add_time(s->event, &s->retry_timer, CLOCK_BOOTTIME, at, 0, on_retry, s);
 }
 
+/* A job may fill the disk, and its end must be told all the same: blocks are kept from the start.
+ */
+static void keep_room(const struct shim *s)
+{
+    CLEANUP(mem_freep) char *path = attempt_path(s->dir, ATTEMPT_ROOM);
+    CLEANUP(mem_closep)
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int code = fd < 0 ? errno : posix_fallocate(fd, 0, ROOM_BYTES(s->launch.rank_count));
+    if (code != 0)
+        log_event(LOG_LEVEL_WARNING, "no_room_kept", "error=%s", log_quote(strerror(code)));
+}
+
+static int write_record(const struct shim *s, const json_t *record, struct err *e)
+{
+    CLEANUP(mem_freep) char *path = attempt_path(s->dir, ATTEMPT_ROOM);
+    unlink(path);
+    return exit_record_write(s->dir, record, e);
+}
+
 /* Writes the record and ends the loop: with 0, or with 1 once it is no use trying. */
 static void finish(struct shim *s)
 {
@@ -50,7 +71,7 @@ static void finish(struct shim *s)
     }
     if (!s->exit_record)
         BUG("the exit record of %s cannot be made", s->launch.attempt);
-    if (exit_record_write(s->dir, s->exit_record, &e) == 0) {
+    if (write_record(s, s->exit_record, &e) == 0) {
         sd_event_exit(s->event, 0);
         return;
     }
@@ -313,6 +334,8 @@ static int set_up(struct shim *s, struct err *e)
     if (r == 0) /* from here on whoever finds us dead without an exit record calls us lost */
         r = shim_record_write(s->dir, &s->record, e);
     if (r == 0)
+        keep_room(s);
+    if (r == 0)
         r = shim_make_room(s, e);
     return r;
 }
@@ -323,7 +346,7 @@ static int run_failed(struct shim *s, struct err *e)
     s->end = SHIM_END_SPAWN;
     s->spawn_error = *e;
     json_auto_t *record = shim_exit_record(s);
-    return record ? exit_record_write(s->dir, record, e)
+    return record ? write_record(s, record, e)
                   : err_set(e, ERR_INTERNAL, "the exit record cannot be made");
 }
 
