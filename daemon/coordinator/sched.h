@@ -7,7 +7,8 @@
 #include "daemon/coordinator/queue.h"
 
 /* At most this many placements a pass (one loop turn): each writes some ten rows, about 0.1 ms, so
- * that a pass holds the loop for some 25 ms at worst. What is left over goes in the next turn. */
+ * that a pass holds the loop for some 25 ms, or ten times that on a node with hundreds of live
+ * attempts, whose ports each one looks at. What is left over goes in the next turn. */
 #define SCHED_MAX_PLACEMENTS 256
 
 /* Makes an assignment durable: takes the job off the queue and marks the devices taken. Another

@@ -160,6 +160,24 @@ until_go='["sh", "-c", "until [ -e go ]; do sleep 0.02; done; echo late; exit 7"
     [ ! -e "$(dir_of "$A")" ]
 }
 
+@test "an attempt whose directory is gone while its shim lives: a stop ends what is left of it" {
+    start_agent
+    want_run "$A" "$(launch "$A" 2 5 0 '["sh", "-c", "setsid sleep 1000 & sleep 1000"]')"
+    wait_for 10 seen_state "$A" running
+    shim="$(seen_field "$A" shim_pid)"
+    want '[]'
+    kill_agent
+    rm -rf "$(dir_of "$A")"
+    start_agent
+    wait_for 10 agent_ready
+    alive "$shim"
+    want_stop "$A" attempt_lost 5
+    wait_for 10 seen_state "$A" ended
+    [ "$(seen_field "$A" exit.outcome)" = stopped ]
+    [ "$(seen_field "$A" exit.code)" = attempt_lost ]
+    none_marked "$A"
+}
+
 @test "SIGTERM ends the agent at once and leaves shims alone" {
     start_agent
     want_run "$A" "$(launch "$A" 1 5 0 "$until_go")"
