@@ -20,14 +20,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/file.h"
 
 #define FILES_MAX 1000
 #define SYNC_EACH                                                                                  \
-    32 /* up to so many files are synced one by one; more: the file system at once                 \
-        */
+    32                /* up to so many files are synced one by one; more: the file system at once  \
+                       */
+#define KEPT_SHARE 20 /* of the disk, 1/20 is left to the database, */
+#define KEPT_MOST  (INT64_C(1) << 30)        /* at most so much */
 #define OPEN_FLAGS (O_NOFOLLOW | O_NONBLOCK) /* never waits for the other end of a planted FIFO */
 
 static const char name_bytes[] =
@@ -260,6 +263,23 @@ static int write_at(int fd, const char *bytes, size_t n, int64_t offset)
     return 0;
 }
 
+/* What jobs leave behind may not take the space in which jobs are recorded. */
+static int check_space(int fd, const char *name, size_t n, struct err *e)
+{
+    struct statvfs v;
+    if (fstatvfs(fd, &v) < 0)
+        return err_errno(e, "cannot ask for the free space for %s", name);
+    int64_t unit = (int64_t)v.f_frsize, kept = (int64_t)v.f_blocks * unit / KEPT_SHARE;
+    if (kept > KEPT_MOST)
+        kept = KEPT_MOST;
+    if ((int64_t)v.f_bavail * unit - (int64_t)n >= kept)
+        return 0;
+    return err_set(e, ERR_NO_SPACE,
+                   "the disk that holds the files of jobs is full but for the %" PRId64
+                   " MiB that are kept for the database: free some space",
+                   kept >> 20);
+}
+
 /* A failed write leaves the old size, so that the sender's offset still holds. */
 static int append(int fd, const char *name, int64_t size, const void *bytes, size_t n,
                   struct err *e)
@@ -294,7 +314,9 @@ int store_file_append(struct store *s, const char *job_id, int64_t attempt, cons
                        "or write over some: go on from %" PRId64,
                        name, size, offset, size);
     }
-    r = append(fd, name, size, bytes, n, e);
+    r = n > 0 ? check_space(fd, name, n, e) : 0;
+    if (r == 0)
+        r = append(fd, name, size, bytes, n, e);
     if (r < 0)
         return r;
     *ret_size = size + (int64_t)n;

@@ -27,6 +27,7 @@
 #define AGENT_TICK_US       1000000 /* a look at everything, should a notice have been lost */
 #define AGENT_PARK_MS       10000
 #define AGENT_ARTIFACTS_MAX 1000
+#define AGENT_ARTIFACT_GIB  16     /* a larger one (mostly holes, perhaps) is left out */
 #define AGENT_SHIM_STARTS   3      /* of one attempt, before its shim counts as lost */
 #define REPORT_LINES_MAX    2000   /* of one sync */
 #define REPORT_BYTES_MAX    524288 /* of one sync */

@@ -82,6 +82,16 @@ static DIR *list_open(const struct attempt *a)
     return d;
 }
 
+/* 1 for one that would take hours and the coordinator's disk. */
+static int is_too_large(const struct attempt *a, const char *name, int64_t size)
+{
+    if (size <= (int64_t)AGENT_ARTIFACT_GIB << 30)
+        return 0;
+    log_event(LOG_LEVEL_WARNING, "file_left_out", "attempt=%s file=%s bytes=%lld limit_gib=%d",
+              a->id, log_quote(name), (long long)size, AGENT_ARTIFACT_GIB);
+    return 1;
+}
+
 /* 0 once it is done; -1 where it must be tried again. */
 static int list_artifacts(struct attempt *a)
 {
@@ -95,7 +105,7 @@ static int list_artifacts(struct attempt *a)
         if (file < 0)
             continue;
         close(file);
-        if (count++ < AGENT_ARTIFACTS_MAX)
+        if (!is_too_large(a, entry->d_name, size) && count++ < AGENT_ARTIFACTS_MAX)
             add(a, mem_printf("artifact.%s", entry->d_name), mem_strdup(entry->d_name), 1);
     }
     if (d)
