@@ -10,15 +10,17 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/mem.h"
 #include "trainer/cpu_loops.h"
 #include "trainer/random.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Not mem_aligned(): that a model is too large for the machine is the job's affair, and is told. */
 static void *cpu_alloc(size_t bytes)
 {
-    return mem_aligned(bytes ? bytes : 64);
+    size_t rounded = bytes ? (bytes + 63) / 64 * 64 : 64;
+    void *p = bytes < SIZE_MAX / 2 ? aligned_alloc(64, rounded) : NULL;
+    return p ? memset(p, 0, rounded) : NULL;
 }
 
 static void cpu_zero(void *p, size_t bytes)

@@ -6,11 +6,12 @@
  * blocks, do not, and near a ReLU's corner the last bit decides whether a unit takes part. It is
  * also the same on every CPU that has the instructions; others get OpenBLAS.
  *
- * How: B is packed K_BLOCK rows at a time into panels of 16 columns (a panel fits into the first
- * cache), and a kernel keeps 6 x 16 elements of C in registers while it walks down a panel. A is
- * read where it lies, transposed or not. Blocks of M_BLOCK rows stay in the second cache while all
- * panels pass. For the small layers that train here this takes less time than OpenBLAS, which
- * packs both sides and clears C first.
+ * How: B is packed K_BLOCK rows and N_BLOCK columns at a time into panels of 16 columns (a panel
+ * fits into the first cache), which bounds the memory for it whatever the layer, and a kernel keeps
+ * 6 x 16 elements of C in registers while it walks down a panel. A is read where it lies,
+ * transposed or not. Blocks of M_BLOCK rows stay in the second cache while all panels pass. For the
+ * small layers that train here this takes less time than OpenBLAS, which packs both sides and
+ * clears C first.
  */
 #include <cblas.h>
 #include <stdlib.h>
@@ -35,6 +36,7 @@ static void gemm_by_blas(int transpose_a, int transpose_b, int64_t m, int64_t n,
 #define COLS    16
 #define K_BLOCK 256
 #define M_BLOCK 96
+#define N_BLOCK 4096
 
 #define WITH_FMA __attribute__((target("avx2,fma")))
 #define KERNEL   static inline __attribute__((always_inline, target("avx2,fma")))
@@ -133,12 +135,13 @@ static void pack_panel_transposed(int64_t k, const float *from, int64_t depth, i
             to[c] = c < cols ? from[c * k] : 0.0f;
 }
 
-/* Rows [k0, k0 + depth) of op(B) as panels [n / 16][depth][16], zeroes to the right of the last. */
+/* Rows [k0, k0 + depth) of columns [j0, j1) of op(B) as panels [depth][16], zeroes to the right of
+ * the last. */
 static void pack(int transpose_b, int64_t n, int64_t k, const float *b, int64_t k0, int64_t depth,
-                 float *to)
+                 int64_t j0, int64_t j1, float *to)
 {
-    for (int64_t j = 0; j < n; j += COLS, to += depth * COLS) {
-        int64_t cols = n - j < COLS ? n - j : COLS;
+    for (int64_t j = j0; j < j1; j += COLS, to += depth * COLS) {
+        int64_t cols = j1 - j < COLS ? j1 - j : COLS;
         if (transpose_b)
             pack_panel_transposed(k, b + j * k + k0, depth, cols, to);
         else
@@ -146,7 +149,7 @@ static void pack(int transpose_b, int64_t n, int64_t k, const float *b, int64_t 
     }
 }
 
-/* All of C for one block of k, whose panels are packed. */
+/* m x n of C for one block of k, whose panels are packed. */
 static void multiply_block(const struct piece *first, int64_t m, int64_t n)
 {
     for (int64_t i0 = 0; i0 < m; i0 += M_BLOCK) {
@@ -156,7 +159,7 @@ static void multiply_block(const struct piece *first, int64_t m, int64_t n)
                 struct piece p = *first;
                 p.a += i * p.row;
                 p.panel += j * p.depth;
-                p.c += i * n + j;
+                p.c += i * p.c_row + j;
                 p.cols = n - j < COLS ? n - j : COLS;
                 walk_rows(&p, i1 - i < ROWS ? i1 - i : ROWS);
             }
@@ -164,36 +167,34 @@ static void multiply_block(const struct piece *first, int64_t m, int64_t n)
 }
 
 /* Kept from call to call: a backend is one device of one process. */
-static float *packing(int64_t n)
+static float *packing(void)
 {
     static float *panels;
-    static size_t have;
-    size_t need = (size_t)((n + COLS - 1) / COLS * COLS * K_BLOCK);
-    if (need > have) {
-        free(panels);
-        panels = mem_aligned(need * sizeof *panels);
-        have = need;
-    }
+    if (!panels)
+        panels = mem_aligned((size_t)N_BLOCK * K_BLOCK * sizeof *panels);
     return panels;
 }
 
 static void gemm_in_order(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
                           const float *a, const float *b, float beta, float *c)
 {
-    float *panels = packing(n);
-    for (int64_t k0 = 0; k0 < k; k0 += K_BLOCK) {
-        struct piece p = {
-            .row = transpose_a ? 1 : k,
-            .step = transpose_a ? m : 1,
-            .panel = panels,
-            .depth = k - k0 < K_BLOCK ? k - k0 : K_BLOCK,
-            .c = c,
-            .c_row = n,
-            .add = k0 > 0 || beta != 0.0f,
-        };
-        p.a = a + k0 * p.step;
-        pack(transpose_b, n, k, b, k0, p.depth, panels);
-        multiply_block(&p, m, n);
+    float *panels = packing();
+    for (int64_t j0 = 0; j0 < n; j0 += N_BLOCK) {
+        int64_t j1 = j0 + N_BLOCK < n ? j0 + N_BLOCK : n;
+        for (int64_t k0 = 0; k0 < k; k0 += K_BLOCK) {
+            struct piece p = {
+                .row = transpose_a ? 1 : k,
+                .step = transpose_a ? m : 1,
+                .panel = panels,
+                .depth = k - k0 < K_BLOCK ? k - k0 : K_BLOCK,
+                .c = c + j0,
+                .c_row = n,
+                .add = k0 > 0 || beta != 0.0f,
+            };
+            p.a = a + k0 * p.step;
+            pack(transpose_b, n, k, b, k0, p.depth, j0, j1, panels);
+            multiply_block(&p, m, j1 - j0);
+        }
     }
 }
 

@@ -8,6 +8,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -184,7 +187,7 @@ static void elements_do_not_depend_on_their_neighbours(void **state)
 #ifdef __x86_64__
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
         skip();
-    static const int M[] = {1, 5, 6, 7, 96, 97, 130}, N[] = {1, 15, 16, 33},
+    static const int M[] = {1, 5, 6, 7, 96, 97, 130}, N[] = {1, 15, 16, 33, 4113},
                      K[] = {1, 255, 256, 600};
     for (size_t x = 0; x < ARRAY_LEN(M) * ARRAY_LEN(N) * ARRAY_LEN(K); x++) {
         int m = M[x % ARRAY_LEN(M)], n = N[x / ARRAY_LEN(M) % ARRAY_LEN(N)];
@@ -206,6 +209,45 @@ static void elements_do_not_depend_on_their_neighbours(void **state)
 #else
     skip();
 #endif
+}
+
+/* What a product needs beside its operands does not grow with them. */
+static void wide_products_take_little_memory(void **state)
+{
+    (void)state;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct rusage before, after;
+        int n = 400000;
+        float a = 2, *b = filled((size_t)n, 2, 1), *c = filled((size_t)n, 3, 1);
+        getrusage(RUSAGE_SELF, &before);
+        ops_cpu.gemm(0, 0, 1, n, 1, &a, b, 0, c);
+        getrusage(RUSAGE_SELF, &after);
+        int ok = c[n - 1] == 2 * b[n - 1] && after.ru_maxrss - before.ru_maxrss < 64 * 1024;
+        _exit(ok ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+static void a_full_device_says_so(void **state)
+{
+    (void)state;
+#ifndef TRAINYARD_SANITIZED /* whose allocator ends the process instead */
+    assert_null(ops_cpu.alloc((size_t)1 << 60));
+    assert_null(ops_cpu.alloc(SIZE_MAX));
+#endif
+    static const size_t BYTES[] = {0, 1, 63, 64, 65, 100000};
+    for (size_t i = 0; i < ARRAY_LEN(BYTES); i++) {
+        unsigned char *p = ops_cpu.alloc(BYTES[i]);
+        assert_non_null(p);
+        assert_int_equal((uintptr_t)p % 64, 0);
+        for (size_t b = 0; b < BYTES[i]; b++)
+            assert_int_equal(p[b], 0);
+        ops_cpu.release(p);
+    }
 }
 
 /* ---- rows ---- */
@@ -477,6 +519,8 @@ int main(void)
         cmocka_unit_test(softmax_pieces_merge),
         cmocka_unit_test(products_of_all_forms),
         cmocka_unit_test(elements_do_not_depend_on_their_neighbours),
+        cmocka_unit_test(wide_products_take_little_memory),
+        cmocka_unit_test(a_full_device_says_so),
         cmocka_unit_test(bias_and_activation_in_place_and_apart),
         cmocka_unit_test(softmax_rows_sum_to_one),
         cmocka_unit_test(normalisation_by_the_formula),
