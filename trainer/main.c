@@ -118,7 +118,7 @@ int main(int argc, char **argv)
                         .doc = "Trains one rank of a job. Started by trainyard-shim."};
     struct launch l = {0};
     struct err e;
-    struct sigaction on = {.sa_handler = on_term};
+    struct sigaction on = {.sa_handler = on_term, .sa_flags = SA_RESTART};
     log_setup("trainyard-trainer", LOG_LEVEL_INFO);
     argp_err_exit_status = TRAIN_PERMANENT;
     argp_parse(&argp, argc, argv, 0, NULL, &a);

@@ -4,7 +4,8 @@
  * unique, and the tensors' ranges, sorted, must follow each other from the first byte of the data
  * to the last. Tensor data is read with pread straight into the caller's buffer, so that a file
  * cut short while open is an error and not a signal.
- * Writing goes to a temporary name beside the file; the header is padded with spaces to 8 bytes.
+ * Writing goes to a temporary name beside the file, with a dot in front: what a killed writer
+ * leaves is nobody's artifact. The header is padded with spaces to 8 bytes.
  */
 #include "trainer/safetensors.h"
 
@@ -429,11 +430,12 @@ static int write_all(int fd, const void *bytes, uint64_t n)
     return 0;
 }
 
-static int write_temporary(const char *path, const struct buf *header,
+/* `path` is whose contents they are, for sentences. */
+static int write_temporary(const char *temporary, const char *path, const struct buf *header,
                            const struct safetensors_item *items, int count, struct err *e)
 {
     CLEANUP(mem_closep)
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (fd < 0)
         return err_errno(e, "cannot create %s", path);
     int failed = write_all(fd, header->data, header->len) < 0;
@@ -454,14 +456,21 @@ static int sync_directory_of(const char *path, struct err *e)
     return 0;
 }
 
+static char *temporary_beside(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    int directory = slash ? (int)(slash + 1 - path) : 0;
+    return mem_printf("%.*s.%s.%d.tmp", directory, path, path + directory, (int)getpid());
+}
+
 int safetensors_write(const char *path, const struct safetensors_item *items, int count,
                       const char *const *metadata, struct err *e)
 {
     struct buf header = BUF_INIT;
     int r = format_header(items, count, metadata, &header, e);
     if (r == 0) {
-        CLEANUP(mem_freep) char *temporary = mem_printf("%s.%d.tmp", path, (int)getpid());
-        r = write_temporary(temporary, &header, items, count, e);
+        CLEANUP(mem_freep) char *temporary = temporary_beside(path);
+        r = write_temporary(temporary, path, &header, items, count, e);
         if (r == 0 && rename(temporary, path) < 0)
             r = err_errno(e, "cannot rename %s to %s", temporary, path);
         if (r < 0)

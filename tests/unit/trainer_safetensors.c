@@ -1,5 +1,6 @@
 /* Files that were written are read back; files that lie are refused, with a sentence that says how.
  */
+#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <setjmp.h>
@@ -10,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -347,6 +350,35 @@ static void many_names_are_cut(void **state)
     safetensors_close(NULL);
 }
 
+/* A writer that is killed half-way leaves nothing that looks like an artifact. */
+static void what_a_killed_writer_leaves_is_hidden(void **state)
+{
+    (void)state;
+    static float data[50000];
+    char own[128], path[160];
+    snprintf(own, sizeof own, "%s/killed", directory);
+    snprintf(path, sizeof path, "%s/model.safetensors", own);
+    assert_int_equal(mkdir(own, 0700), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct safetensors_item item = {.name = "w", .shape = {1, {50000}}, .data = data};
+        struct rlimit limit = {100000, 100000}; /* SIGXFSZ ends it */
+        setrlimit(RLIMIT_FSIZE, &limit);
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+        safetensors_write(path, &item, 1, NULL, NULL);
+        _exit(0);
+    }
+    int status, files = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    DIR *d = opendir(own);
+    for (struct dirent *x; (x = readdir(d)); files++)
+        assert_int_equal(x->d_name[0], '.');
+    assert_int_equal(files, 3);
+    closedir(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +394,7 @@ int main(void)
         cmocka_unit_test(documents_of_another_form),
         cmocka_unit_test(a_file_cut_short_while_open),
         cmocka_unit_test(many_names_are_cut),
+        cmocka_unit_test(what_a_killed_writer_leaves_is_hidden),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }
