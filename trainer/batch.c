@@ -81,17 +81,35 @@ void batch_features(struct batch *b, const struct items *items, int64_t begin, i
     }
 }
 
-void batch_targets(struct batch *b, const struct items *items, int64_t begin, int64_t n)
+static int check_classes(const struct batch *b, const struct items *items, int64_t begin, int64_t n,
+                         const int32_t *classes, struct err *e)
+{
+    const struct model *m = b->net->model;
+    int64_t out = shape_elements(&m->layers[m->layer_count - 1].out);
+    for (int64_t i = 0; i < n; i++)
+        if (classes[i] < 0 || classes[i] >= out)
+            return err_set(
+                e, ERR_CORRUPT,
+                "Sample %lld of the prepared data has class %d, where the model has %lld "
+                "outputs: the data was changed after it was checked.",
+                (long long)items->ids[begin + i] + 1, classes[i], (long long)out);
+    return 0;
+}
+
+int batch_targets(struct batch *b, const struct items *items, int64_t begin, int64_t n,
+                  struct err *e)
 {
     const struct ops *o = b->net->ops;
     int32_t *classes = o->is_host ? b->classes : b->host_classes;
     float *targets = o->is_host ? b->targets : b->host_targets;
     data_gather(items->set, items->ids + begin, n, NULL, b->classes ? classes : NULL,
                 b->targets ? targets : NULL);
-    if (o->is_host)
-        return;
+    int r = b->classes ? check_classes(b, items, begin, n, classes, e) : 0;
+    if (r < 0 || o->is_host)
+        return r;
     if (b->classes)
         o->upload(b->classes, classes, (size_t)n * sizeof *classes);
     else
         o->upload(b->targets, targets, (size_t)(n * items->set->target_size) * sizeof *targets);
+    return 0;
 }

@@ -23,7 +23,9 @@ void batch_done(struct batch *b);
 
 /* Features of items [begin, begin + n) into x [n, feature_size]; for the first stage. */
 void batch_features(struct batch *b, const struct items *items, int64_t begin, int64_t n, float *x);
-/* Their labels into b->classes or b->targets; for the last stage. */
-void batch_targets(struct batch *b, const struct items *items, int64_t begin, int64_t n);
+/* Their labels into b->classes or b->targets; for the last stage. ERR_CORRUPT for a class that the
+ * model does not have: it would index past its outputs. */
+int batch_targets(struct batch *b, const struct items *items, int64_t begin, int64_t n,
+                  struct err *e);
 
 #endif

@@ -92,6 +92,34 @@ static int check_plan(const struct launch *l, int rank, struct err *e)
     return 0;
 }
 
+/* The prepared data is another process's: it must be what this model and loss take, or buffers made
+ * for them would not hold it. Class numbers are looked at as they are fetched (batch.c). */
+static int check_data(const struct engine *g, const struct dataset *d, struct err *e)
+{
+    const struct model *m = &g->job->model;
+    int64_t out = shape_elements(&m->layers[m->layer_count - 1].out);
+    int of_classes = g->job->loss == LOSS_SPARSE_CATEGORICAL_CROSSENTROPY;
+    int is_right = d->feature_size == shape_elements(&m->input) &&
+                   d->target_type == (of_classes ? TARGET_CLASS : TARGET_F32) &&
+                   d->target_size == (of_classes ? 1 : out);
+    if (d->samples == 0 || is_right)
+        return 0;
+    return err_set(
+        e, ERR_CORRUPT,
+        "the prepared data has %lld features and %lld %s a sample, which is not what this "
+        "job's model and loss take",
+        (long long)d->feature_size, (long long)d->target_size,
+        d->target_type == TARGET_CLASS ? "class" : "targets");
+}
+
+static int open_data(struct engine *g, int fd, struct err *e)
+{
+    int r = data_map(fd, &g->prepared, e);
+    if (r == 0)
+        r = check_data(g, &g->prepared.train, e);
+    return r < 0 ? r : check_data(g, &g->prepared.validation, e);
+}
+
 static int build_stage(struct engine *g, struct err *e)
 {
     const struct dataset *set = &g->prepared.train;
@@ -113,7 +141,7 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
     if (r < 0)
         return r;
     mesh_place(&g->mesh, g->plan, rank);
-    if ((r = data_map(fds->data, &g->prepared, e)) < 0)
+    if ((r = open_data(g, fds->data, e)) < 0)
         return r;
     const int *first = &g->plan->stage_first[g->mesh.stage];
     r = net_init(&g->stage.net, g->job, &ops_cpu, first[0], first[1], e);

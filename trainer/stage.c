@@ -185,9 +185,10 @@ static int start_backward(const struct run *r, const struct frame *f, int64_t be
     if (!is_last(s))
         return line->verbs->recv(line, s->mesh->stage + 1, s->work.buffer[0],
                                  bytes_of(f->rows, s->out_size), e);
-    batch_targets(&s->batch, r->items, begin, f->rows);
-    stage_loss(s, s->net.fused, f->rows, output(s, f), s->work.buffer[0], s->sums);
-    return 0;
+    int status = batch_targets(&s->batch, r->items, begin, f->rows, e);
+    if (status == 0)
+        stage_loss(s, s->net.fused, f->rows, output(s, f), s->work.buffer[0], s->sums);
+    return status;
 }
 
 static int backward(const struct run *r, int j, struct err *e)
@@ -252,7 +253,9 @@ static int finish_outputs(const struct run *r, const struct frame *f, int64_t be
 {
     struct stage *s = r->s;
     float *out = output(s, f);
-    batch_targets(&s->batch, r->items, begin, f->rows);
+    int status = batch_targets(&s->batch, r->items, begin, f->rows, e);
+    if (status < 0)
+        return status;
     stage_loss(s, s->net.fused, f->rows, out, NULL, s->sums);
     return visit ? visit->outputs(visit->context, out, f->rows, e) : 0;
 }

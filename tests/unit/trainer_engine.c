@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "tests/unit/trainer_gang.h"
+#include "trainer/data_parts.h"
 #include "trainer/safetensors.h"
 #include "trainer/share.h"
 
@@ -570,6 +571,37 @@ static void bad_data_ends_the_prepare_step(void **state)
     gang_close(&g);
 }
 
+/* Prepared for another model, or with a class that the model lacks: the ranks say so. */
+static void prepared_data_is_not_trusted(void **state)
+{
+    (void)state;
+    struct gang g;
+    json_auto_t *doc = gang_job(SMALL("40", "8", "", "\"epochs\": 1"));
+    for (int i = 0; i < 4; i++) {
+        gang_open(&g, doc, STRATEGY_NONE, 1, 1, 1, SCHEDULE_GPIPE);
+        struct data_header h;
+        struct model *m = &g.launch.spec->model;
+        g.data = memfd_create("data", MFD_CLOEXEC); /* cannot be sealed */
+        assert_int_equal(gang_prepare(&g), 0);
+        assert_int_equal(pread(g.data, &h, sizeof h, 0), sizeof h);
+        int32_t class = i == 0 ? 1 << 28 : -1;
+        if (i < 2)
+            assert_int_equal(pwrite(g.data, &class, 4, (off_t)h.train.targets_at + 4 * 17), 4);
+        else if (i == 2)
+            m->input.size[0] = 3;
+        else
+            g.launch.spec->loss = LOSS_CATEGORICAL_CROSSENTROPY;
+        gang_start(&g);
+        gang_wait(&g);
+        assert_int_equal(g.status[0], TRAIN_PERMANENT);
+        const char *why = gang_text(gang_line(&g, "verdict", 0, 0), "reason");
+        if (!strstr(why, i < 2 ? "Sample 18" : "6 features and 1 class"))
+            fail_msg("%s", why);
+        m->input.size[0] = 6;
+        gang_close(&g);
+    }
+}
+
 static void a_plan_that_does_not_fit_is_refused(void **state)
 {
     (void)state;
@@ -606,6 +638,7 @@ int main(void)
         cmocka_unit_test(a_loss_that_is_not_finite_ends_the_job),
         cmocka_unit_test(start_weights_must_fit),
         cmocka_unit_test(bad_data_ends_the_prepare_step),
+        cmocka_unit_test(prepared_data_is_not_trusted),
         cmocka_unit_test(a_plan_that_does_not_fit_is_refused),
     };
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
