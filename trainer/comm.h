@@ -6,7 +6,8 @@
  * same counts. Sums are taken in member order, so the same ranks give the same bits on every run.
  *
  * Nothing hangs. Every wait ends: with success; with ERR_PEER when a rank died or gave up, and the
- * sentence names it; or with ERR_TIMEOUT when nothing moved in the whole gang for the deadline.
+ * sentence names it; or with ERR_TIMEOUT when nothing moved in the whole gang for the deadline: no
+ * call, no comm_progress(), and no rank used its processor.
  * After an error the gang is over: the only further call is comm_close().
  */
 #ifndef TRAINYARD_TRAINER_COMM_H
@@ -73,8 +74,9 @@ void comm_part(size_t count, int size, int index, size_t *ret_begin, size_t *ret
 
 size_t comm_type_size(enum comm_type type);
 
-/* "I am working": a rank that computes for longer than the deadline between collectives calls this
- * now and then, so that its peers go on waiting. */
+/* "I am working": a rank that waits for a disk or a device for longer than the deadline between
+ * collectives calls this now and then, so that its peers go on waiting. (Of one that computes the
+ * shared-memory transport knows.) */
 void comm_progress(struct comm *c);
 
 void comm_close(struct comm *c); /* NULL is fine */

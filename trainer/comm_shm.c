@@ -367,6 +367,7 @@ static void close_world(struct shm *s)
         if (s->pidfds[r] >= 0)
             close(s->pidfds[r]);
     free(s->pidfds);
+    free(s->used_us);
     munmap(s->map, s->bytes);
     free(s);
 }
@@ -439,6 +440,7 @@ int comm_shm_open(int fd, const struct comm_shm_options *o, struct comm **ret, s
         return r;
     }
     s->pidfds = mem_alloc((size_t)o->size * sizeof *s->pidfds);
+    s->used_us = mem_zalloc((size_t)o->size * sizeof *s->used_us);
     for (int i = 0; i < o->size; i++)
         s->pidfds[i] = -1;
     if ((r = shm_meet(s, e)) < 0) {

@@ -73,7 +73,8 @@ struct shm {
     size_t memory_bytes, memory_used, message_bytes;
     int64_t deadline_us;
     int spin;
-    int *pidfds; /* [size], -1 where not opened yet */
+    int *pidfds;      /* [size], -1 where not opened yet */
+    int64_t *used_us; /* [size]: processor time, at half of the deadline */
     int64_t step;
     char boot_id[40];
     const volatile int *stop;

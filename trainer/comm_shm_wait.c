@@ -246,11 +246,58 @@ static int say_late(struct shm *s, const struct shm_wait *why, struct err *e)
                    (long long)(s->deadline_us / 1000000), where, list);
 }
 
+/* ---- who is at work ---- */
+
+/* Processor time that a rank has used, 0 where it cannot be told. */
+static int64_t used_us(const struct shm *s, int rank)
+{
+    clockid_t clock;
+    struct timespec t;
+    pid_t pid = pid_of(s, rank);
+    if (pid <= 0 || clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) < 0)
+        return 0;
+    return t.tv_sec * 1000000LL + t.tv_nsec / 1000;
+}
+
+/* How long nothing has moved. Ranks that compute between two collectives say nothing for as long as
+ * it takes, so before a deadline is called passed, their processor time is asked: of the second
+ * half of it a rank at work uses a good part, and one that waits not a thousandth. */
+struct vigil {
+    int64_t since, halfway; /* boot time; halfway 0: not there yet */
+    uint64_t progress;
+};
+
+static int anyone_works(const struct shm *s, int64_t took_us)
+{
+    for (int r = 0; r < s->size; r++)
+        if (r != s->rank && (used_us(s, r) - s->used_us[r]) * 50 > took_us)
+            return 1;
+    return 0;
+}
+
+/* 1 if the deadline has passed. */
+static int is_late(struct shm *s, struct vigil *v)
+{
+    int64_t now = clock_boottime_us();
+    uint64_t progress = progress_of_all(s);
+    if (progress != v->progress) {
+        *v = (struct vigil){.since = now, .progress = progress};
+    } else if (!v->halfway && now - v->since > s->deadline_us / 2) {
+        v->halfway = now;
+        for (int r = 0; r < s->size; r++)
+            s->used_us[r] = used_us(s, r);
+    } else if (now - v->since > s->deadline_us) {
+        if (!anyone_works(s, now - v->halfway))
+            return 1;
+        *v = (struct vigil){.since = now, .progress = progress};
+    }
+    return 0;
+}
+
 static int sleep_until_change(struct shm *s, struct word *w, uint32_t old,
                               const struct shm_wait *why, struct err *e)
 {
-    int64_t since = clock_boottime_us();
-    uint64_t progress = progress_of_all(s);
+    struct vigil v = {.since = clock_boottime_us(), .progress = progress_of_all(s)};
     while (!changed(w, old)) {
         __atomic_fetch_add(&w->sleepers, 1, __ATOMIC_SEQ_CST);
         futex_wait(&w->value, old, TICK_MS);
@@ -260,11 +307,7 @@ static int sleep_until_change(struct shm *s, struct word *w, uint32_t old,
         int r = look_round(s, w, old, why, e);
         if (r < 0)
             return r;
-        uint64_t now = progress_of_all(s);
-        if (now != progress)
-            since = clock_boottime_us();
-        progress = now;
-        if (clock_boottime_us() - since > s->deadline_us)
+        if (is_late(s, &v))
             return say_late(s, why, e);
     }
     return 0;

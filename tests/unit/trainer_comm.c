@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -400,6 +401,25 @@ static void progress_keeps_the_deadline_away(void **state)
     deadline_ms = 20000;
 }
 
+static int busy_for_long(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    struct timespec t = {0};
+    while (world->rank == 1 && t.tv_sec < 1) /* five deadlines of processor time, without a word */
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    CHECK(world->verbs->barrier(world, &e) == 0);
+    return 0;
+}
+
+static void who_computes_is_waited_for(void **state)
+{
+    (void)state;
+    deadline_ms = 200;
+    expect_all(3, busy_for_long);
+    deadline_ms = 20000;
+}
+
 static void who_never_comes_is_named(void **state)
 {
     (void)state;
@@ -465,6 +485,7 @@ int main(void)
         cmocka_unit_test(a_stopped_rank_times_the_others_out),
         cmocka_unit_test(a_rank_that_gives_up_is_quoted),
         cmocka_unit_test(progress_keeps_the_deadline_away),
+        cmocka_unit_test(who_computes_is_waited_for),
         cmocka_unit_test(who_never_comes_is_named),
         cmocka_unit_test(rubbish_crashes_nobody),
     };
