@@ -26,11 +26,10 @@
 #include "base/file.h"
 
 #define FILES_MAX 1000
-#define SYNC_EACH                                                                                  \
-    32                /* up to so many files are synced one by one; more: the file system at once  \
-                       */
-#define KEPT_SHARE 20 /* of the disk, 1/20 is left to the database, */
-#define KEPT_MOST  (INT64_C(1) << 30)        /* at most so much */
+#define SYNC_EACH 32 /* so many files are synced one by one; of more, the whole file system */
+/* Of the disk, 1/20 is left to the database, and at most 1 GiB. */
+#define KEPT_SHARE 20
+#define KEPT_MOST  (INT64_C(1) << 30)
 #define OPEN_FLAGS (O_NOFOLLOW | O_NONBLOCK) /* never waits for the other end of a planted FIFO */
 
 static const char name_bytes[] =

@@ -129,6 +129,17 @@ int train_rank(const struct launch *l, int rank, const struct engine_fds *fds,
 
 /* ---- preparing ---- */
 
+/* A member without samples would stay as it was made, and spoil the average of the outputs. */
+static int check_members(const struct launch *l, const struct prepared *p, struct err *e)
+{
+    if (l->plan.kind != STRATEGY_SEGMENT_ENSEMBLE || p->train.samples >= l->plan.data)
+        return 0;
+    return err_set(e, ERR_INVALID,
+                   "an ensemble of %d members needs as many samples to train on, but there are "
+                   "%lld",
+                   l->plan.data, (long long)p->train.samples);
+}
+
 int train_prepare(const struct launch *l, const struct engine_fds *fds)
 {
     struct data_roots roots = {.paths = (const char *const *)l->data_roots,
@@ -143,6 +154,8 @@ int train_prepare(const struct launch *l, const struct engine_fds *fds)
                 : err_set(&e, ERR_INVALID, "The launch document has no training job.");
     if (r == 0)
         r = data_map(fds->data, &p, &e);
+    if (r == 0)
+        r = check_members(l, &p, &e);
     if (r == 0)
         r = report_prepared(&out, &p, l->spec, (double)(clock_boottime_us() - began) * 1e-6, &e);
     struct ending end = {"done", "done", TRAIN_DONE};

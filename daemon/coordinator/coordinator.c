@@ -198,7 +198,7 @@ static int rebuild(struct service *c, struct err *e)
     log_event(LOG_LEVEL_INFO, "memory_rebuilt", "nodes=%zu pending=%zu", c->nodes.count,
               c->queue.jobs);
     wake_all(c);
-    nodes_done(&c->nodes);
+    nodes_done(&c->nodes); /* and with them what was kept for whom */
     queue_done(&c->queue);
     c->rebuild = 0; /* who rests goes on resting: waking looks at what the job is then */
     return load(c, e);
@@ -210,6 +210,7 @@ int coordinator_open(const char *state_dir, struct service **ret, struct err *e)
     int rc = store_open(state_dir, &c->store, e);
     if (rc == 0) {
         coordinator_clock(c);
+        id_new("inst", c->run_id);
         c->wish = store_instance_epoch(c->store) << 32;
         rc = load(c, e);
         coordinator_clock(c); /* loading was no pause */

@@ -217,9 +217,9 @@ int wanted_answer(struct service *c, struct node *n, const json_t *observed, int
         json_decref(w.list);
         return rc;
     }
-    *ret = json_pack("{s:s, s:I, s:I, s:o}", "instance", store_instance_id(c->store),
-                     "instance_epoch", (json_int_t)store_instance_epoch(c->store), "seen",
-                     (json_int_t)n->wish, "wanted", w.list);
+    *ret = json_pack("{s:s, s:I, s:I, s:o}", "instance", c->run_id, "instance_epoch",
+                     (json_int_t)store_instance_epoch(c->store), "seen", (json_int_t)n->wish,
+                     "wanted", w.list);
     *ret_sum = w.sum;
     *ret_more = w.more;
     return 0;
