@@ -177,7 +177,6 @@ format-check:
 layers:
 	@scripts/layers.sh
 
-TIDY_SOURCES = $(filter-out tests/%,$(filter %.c,$(SOURCES)))
 tidy:
 	@scripts/tidy.sh $(T)
 

@@ -33,8 +33,24 @@ int proc_boot_id(char out[PROC_BOOT_ID_SIZE], struct err *e)
     return 0;
 }
 
-/* Field 22 and the state of /proc/PID/stat; comm may hold spaces and ")", so count after the last.
- */
+/* The state (field 3) and the start time (field 22) of /proc/PID/stat; comm may hold spaces and
+ * ")", so count from behind the last. */
+static int parse_stat(const char *text, char *ret_state, uint64_t *ret_start)
+{
+    const char *p = strrchr(text, ')');
+    if (!p || p[1] != ' ' || p[2] == '\0')
+        return ERR_IO;
+    char state = p[2], *end = NULL;
+    for (int field = 3; p && field <= 22; field++)
+        p = strchr(p + 1, ' ');
+    uint64_t start = p ? strtoull(p + 1, &end, 10) : 0;
+    if (!p || end == p + 1)
+        return ERR_IO;
+    *ret_state = state;
+    *ret_start = start;
+    return 0;
+}
+
 static int read_stat(pid_t pid, char *ret_state, uint64_t *ret_start, struct err *e)
 {
     char path[64];
@@ -45,19 +61,10 @@ static int read_stat(pid_t pid, char *ret_state, uint64_t *ret_start, struct err
         return err_set(e, ERR_NOT_FOUND, "no process has the pid %d", (int)pid);
     if (r < 0)
         return r; /* out of descriptors, say: it may well be there */
-    char *p = strrchr(b.data, ')');
-    unsigned long long start = 0;
-    char state = '?';
-    int got = p ? sscanf(p + 1,
-                         " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
-                         "%*s %llu",
-                         &state, &start)
-                : 0;
+    r = parse_stat(b.data, ret_state, ret_start);
     buf_done(&b);
-    if (got != 2)
+    if (r < 0)
         return err_set(e, ERR_IO, "%s has an unexpected form", path);
-    *ret_state = state;
-    *ret_start = start;
     return 0;
 }
 
@@ -91,8 +98,8 @@ int proc_open(const struct proc_identity *id, int *ret_pidfd, struct err *e)
         return err_errno(e, "cannot open the process %d", (int)id->pid);
     if (fd < 0)
         return err_set(e, ERR_NOT_FOUND, "no process has the pid %d", (int)id->pid);
-    char state;
-    uint64_t start;
+    char state = 0;
+    uint64_t start = 0;
     r = read_stat(id->pid, &state, &start, e);
     if (r == 0 && (start != id->start_time || state == 'Z' || state == 'X'))
         r = err_set(e, ERR_NOT_FOUND, "the process that had the pid %d is gone", (int)id->pid);

@@ -207,7 +207,7 @@ int db_int(struct store *s, const char *sql, int64_t *ret, struct err *e)
 {
     CLEANUP(mem_freep) char *text = NULL;
     int r = db_text(s, sql, &text, e);
-    if (r == 0)
+    if (r == 0 && text)
         *ret = strtoll(text, NULL, 10);
     return r;
 }
@@ -271,7 +271,7 @@ static int check_with(struct store *s, const char *sql, struct err *e)
 {
     CLEANUP(mem_freep) char *verdict = NULL;
     int r = db_text(s, sql, &verdict, e);
-    if (r < 0 || strcmp(verdict, "ok") == 0)
+    if (r < 0 || (verdict && strcmp(verdict, "ok") == 0))
         return r;
     return err_set(e, ERR_CORRUPT,
                    "%s is damaged (%.200s): keep a copy of the directory and restore the database "
