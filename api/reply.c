@@ -85,6 +85,15 @@ static struct MHD_Response *from_copy(const void *bytes, size_t n)
     return m;
 }
 
+/* Takes bytes that came from malloc(). */
+static struct MHD_Response *from_owned(char *bytes, size_t n)
+{
+    struct MHD_Response *m = MHD_create_response_from_buffer(n, bytes, MHD_RESPMEM_MUST_FREE);
+    if (!m)
+        BUG("no memory for a response of %zu bytes", n);
+    return m;
+}
+
 /* A number of at most 15 digits is shown as it was written, 0.1 and not 0.10000000000000001; 17
  * digits bring back every double exactly, for programs that compute with them. */
 #define REAL_DIGITS_SHOWN 15
@@ -106,10 +115,7 @@ static struct MHD_Response *from_json(const json_t *doc, size_t precision, int64
     char *text = mem_alloc(n + 1);
     json_dumpb(doc, text, n, flags);
     text[n] = '\n';
-    struct MHD_Response *m = MHD_create_response_from_buffer(n + 1, text, MHD_RESPMEM_MUST_FREE);
-    if (!m)
-        BUG("no memory for a response of %zu bytes", n);
-    return m;
+    return from_owned(text, n + 1);
 }
 
 /* Takes the fd. NULL if the file is shorter than it was said to be. */
@@ -291,7 +297,7 @@ static struct MHD_Response *encode_body(struct service_reply *r, struct reply *r
     if (r->text) {
         size_t n = strlen(r->text);
         ret->bytes = (int64_t)n;
-        return from_copy(r->text, n);
+        return from_owned(STEAL(r->text), n);
     }
     if (!r->body)
         return from_copy("", 0);

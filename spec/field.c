@@ -118,11 +118,11 @@ static void decode_text(struct decoding *d, const struct field *f, const json_t 
         return;
     }
     size_t n = json_string_length(v);
-    char hint[256];
-    snprintf(hint, sizeof hint, "For example: \"%s\": %s.", f->name, f->example);
     if (strlen(text) != n) {
         field_fault(d, at, "invalid", NULL, "\"%s\" has a NUL character in it.", f->name);
     } else if ((double)n < f->min) {
+        char hint[256];
+        snprintf(hint, sizeof hint, "For example: \"%s\": %s.", f->name, f->example);
         field_fault(d, at, "out_of_range", hint, "\"%s\" is empty.", f->name);
     } else if ((double)n > f->max) {
         field_fault(d, at, "out_of_range", NULL, "\"%s\" may have at most %.0f bytes, but has %zu.",

@@ -25,29 +25,48 @@ static void step(struct place *p, unsigned char c)
     }
 }
 
+/* Of text[end], which is worth a walk only for a sentence. */
+static struct place place_of(const char *text, size_t end)
+{
+    struct place at = {1, 0};
+    for (size_t i = 0; i <= end; i++)
+        step(&at, (unsigned char)text[i]);
+    return at;
+}
+
+/* The closing quote of the string that goes on at `at`; n or more: it has none. */
+static size_t string_end(const char *text, size_t at, size_t n)
+{
+    for (; at < n && text[at] != '"'; at++)
+        if (text[at] == '\\')
+            at++;
+    return at;
+}
+
 /* Depth and NUL bytes. Strings are skipped; what is not JSON is left to the parser. */
 static int scan(const char *text, size_t n, struct err *e)
 {
-    struct place at = {1, 0};
-    int depth = 0, in_string = 0;
+    int depth = 0;
+    const char *nul = memchr(text, '\0', n);
+    if (nul) {
+        struct place at = place_of(text, (size_t)(nul - text));
+        return err_set(e, ERR_INVALID, "line %d, column %d: there is a NUL byte", at.line,
+                       at.column);
+    }
     for (size_t i = 0; i < n; i++) {
         char c = text[i];
-        step(&at, (unsigned char)c);
-        if (c == '\0')
-            return err_set(e, ERR_INVALID, "line %d, column %d: there is a NUL byte", at.line,
-                           at.column);
-        if (in_string && c == '\\' && i + 1 < n)
-            step(&at, (unsigned char)text[++i]);
-        else if (c == '"')
-            in_string = !in_string;
-        else if (!in_string && (c == '{' || c == '['))
+        if (c == '"')
+            i = string_end(text, i + 1, n);
+        else if (c == '{' || c == '[')
             depth++;
-        else if (!in_string && (c == '}' || c == ']'))
+        else if (c == '}' || c == ']')
             depth--;
-        if (depth > JOB_SPEC_MAX_DEPTH)
+        if (depth > JOB_SPEC_MAX_DEPTH) {
+            struct place at = place_of(text, i);
             return err_set(e, ERR_INVALID,
                            "line %d, column %d: objects and lists are nested more than %d deep",
                            at.line, at.column, JOB_SPEC_MAX_DEPTH);
+        }
     }
     return 0;
 }
@@ -95,20 +114,20 @@ static const char *advice(const char *text, size_t n, const json_error_t *j)
 /* A document is an object or a list; anything else is told before the parser is asked. */
 static int check_start(const char *text, size_t n, struct err *e)
 {
-    struct place at = {1, 0};
     size_t i = 0;
-    for (; i < n && strchr(" \t\r\n", text[i]); i++)
-        step(&at, (unsigned char)text[i]);
+    while (i < n && text[i] && strchr(" \t\r\n", text[i]))
+        i++;
     if (i == n)
         return err_set(e, ERR_INVALID, "line 1, column 1: the document is empty");
+    struct place at = place_of(text, i);
     if (n - i >= 3 && memcmp(text + i, "\xef\xbb\xbf", 3) == 0)
         return err_set(e, ERR_INVALID,
                        "line %d, column %d: there is a byte order mark; save the text without one",
-                       at.line, at.column + 1);
+                       at.line, at.column);
     if (text[i] != '{' && text[i] != '[')
         return err_set(e, ERR_INVALID,
                        "line %d, column %d: this is not JSON: a document must start with {",
-                       at.line, at.column + 1);
+                       at.line, at.column);
     return 0;
 }
 

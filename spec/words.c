@@ -126,6 +126,9 @@ const struct word *words_nearest(const struct words *w, const char *given)
 
 const struct word *words_meant(const struct words *w, const char *given)
 {
+    const struct word *exact = words_find(w, given); /* the common case, and cheap */
+    if (exact)
+        return exact;
     const struct word *word = words_nearest(w, given);
     return word && words_distance(given, word->name) < WORDS_PART ? word : NULL;
 }
