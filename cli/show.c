@@ -159,6 +159,23 @@ int verb_show(struct cli *c, int argc, char **argv)
 
 /* ---- cancel ---- */
 
+/* The job's state after the request, or that this was no answer of a coordinator. */
+static int print_cancelled(const struct cli *c, const char *id, const struct http_reply *r)
+{
+    CLEANUP(buf_done) struct buf b = BUF_INIT;
+    const char *state = cli_text(r->doc, "state");
+    if (!*state) {
+        fprintf(stderr, "trainyard: what answers at %s is no Trainyard coordinator\n", c->server);
+        return EXIT_NO_SERVER;
+    }
+    text_escape(&b, state, strlen(state), TEXT_LINE);
+    if (c->json)
+        cli_print_body(r);
+    else
+        printf("%s %s\n", id, b.data);
+    return EXIT_OK;
+}
+
 int verb_cancel(struct cli *c, int argc, char **argv)
 {
     char id[CLI_ID_SIZE];
@@ -171,10 +188,8 @@ int verb_cancel(struct cli *c, int argc, char **argv)
     status = cli_send(c, &q, 10, &r);
     if (status == EXIT_OK && (r.status < 200 || r.status > 299))
         status = cli_refused(&r);
-    else if (status == EXIT_OK && c->json)
-        cli_print_body(&r);
     else if (status == EXIT_OK)
-        printf("%s %s\n", id, cli_text(r.doc, "state"));
+        status = print_cancelled(c, id, &r);
     http_reply_done(&r);
     return status;
 }

@@ -522,6 +522,20 @@ static void last_is_the_newest(void **state)
     assert_string_equal(r.out.data, JOB " stopping\n");
 }
 
+static void a_cancel_believes_no_stranger(void **state)
+{
+    (void)state;
+    CLEANUP(result_done)
+    struct result r = RUN("cancel " JOB, {"POST /v1/jobs/" JOB "/cancel ", 200, JSON, "null"});
+    assert_int_equal(r.status, EXIT_NO_SERVER);
+    expect_in(&r.err, "is no Trainyard coordinator");
+    CLEANUP(result_done)
+    struct result evil = RUN(
+        "cancel " JOB, {"POST /v1/jobs/" JOB "/cancel ", 200, JSON, "{\"state\":\"\\u001b[31m\"}"});
+    assert_int_equal(evil.status, EXIT_OK);
+    assert_string_equal(evil.out.data, JOB " \\e[31m\n");
+}
+
 /* ---- the rest ---- */
 
 static void list_follows_the_cursor(void **state)
@@ -687,6 +701,7 @@ int main(void)
         cmocka_unit_test(ids_by_prefix),
         cmocka_unit_test(ids_over_pages),
         cmocka_unit_test(last_is_the_newest),
+        cmocka_unit_test(a_cancel_believes_no_stranger),
         cmocka_unit_test(list_follows_the_cursor),
         cmocka_unit_test(list_limit),
         cmocka_unit_test(logs_by_chunk),
