@@ -180,6 +180,7 @@ int node_set_devices(struct node *n, const json_t *doc, struct err *e)
         if (old) {
             memcpy(devices[i].attempt, old->attempt, sizeof(old->attempt));
             devices[i].haunted = old->haunted;
+            devices[i].behind = old->behind;
         }
     }
     devices_free(n->devices, n->device_count);
@@ -220,6 +221,7 @@ int node_release(struct node *n, const char *attempt)
     for (size_t i = 0; i < n->device_count; i++) {
         if (strcmp(n->devices[i].attempt, attempt) == 0) {
             n->devices[i].attempt[0] = '\0';
+            n->devices[i].behind = 0;
             released++;
         }
     }

@@ -42,6 +42,7 @@ struct device {
     char attempt[ID_SIZE]; /* that leases it; "": none */
     int haunted;           /* the node says that an attempt which we have ended still runs here */
     int kept;              /* for the job that is next, which waits for more (sched.c) */
+    int behind;            /* leased to a job behind that one since it waits for this node */
 };
 
 /* An attempt that the node reported once and does not report now. */
@@ -78,6 +79,8 @@ struct node {
 struct nodes {
     struct node **items; /* by name */
     size_t count, cap;
+    struct node *keeper; /* the node that is kept for the job of that seq (sched.c) */
+    int64_t keeper_for;
 };
 
 void nodes_done(struct nodes *l);

@@ -7,8 +7,9 @@
  * device gets GPUs where they fit.
  *
  * The first job in the order that waits for devices, and would fit on a ready node if that were
- * empty, has one kept for it: of those nodes, the one with the most of its devices free. Its free
- * devices go to no job behind, so that they become more with each job that ends there, until the
+ * empty, has one kept for it: of those nodes, the one with the most of its devices free when it
+ * came to be first. Of that node jobs behind get no more devices at a time than it has beyond the
+ * job's need, so that the others become free as what ran there before ends, and stay so until the
  * job fits. One node at a time is kept: all others are open to whoever fits (backfill), and so are
  * that node's devices of another kind or with too little memory.
  *
@@ -132,14 +133,37 @@ static void keep_nothing(struct nodes *nodes)
             nodes->items[i]->devices[k].kept = 0;
 }
 
-/* 1 if devices are kept for it now; 0 if no ready node could ever run it. */
-static int keep(const struct nodes *nodes, const struct need *need)
+/* The job's node stays the same while it can be: what ran there before it becomes less. */
+static struct node *keeper_of(struct nodes *nodes, const struct candidate *c, struct need *ret_here)
+{
+    struct node *n = nodes->keeper;
+    if (n && nodes->keeper_for == c->seq && n->health == NODE_READY &&
+        kind_that_fits(n, &c->need, NODE_COUNT_ALL, ret_here))
+        return n;
+    n = node_to_keep(nodes, &c->need, ret_here);
+    for (size_t i = 0; n && i < n->device_count; i++)
+        n->devices[i].behind = 0;
+    nodes->keeper = n;
+    nodes->keeper_for = c->seq;
+    return n;
+}
+
+/* 1 if a node is kept for it now; 0 if no ready one could ever run it. */
+static int keep(struct nodes *nodes, const struct candidate *c)
 {
     struct need here;
-    struct node *n = node_to_keep(nodes, need, &here);
-    for (size_t i = 0; n && i < n->device_count; i++)
-        n->devices[i].kept = node_device_fits(&n->devices[i], &here);
-    return n != NULL;
+    struct node *n = keeper_of(nodes, c, &here);
+    if (!n)
+        return 0;
+    int64_t spare = node_count_fitting(n, &here, NODE_COUNT_ALL) - here.devices;
+    for (size_t i = 0; i < n->device_count; i++)
+        spare -= n->devices[i].behind && node_device_fits(&n->devices[i], &here);
+    for (size_t i = 0; i < n->device_count; i++) {
+        struct device *d = &n->devices[i];
+        if (node_device_fits(d, &here) && node_device_free(d) && spare-- <= 0)
+            d->kept = 1;
+    }
+    return 1;
 }
 
 /* The first of the blocked classes for which there is something to keep; 0 if none. */
@@ -185,7 +209,7 @@ int sched_pass(struct queue *q, struct nodes *nodes, sched_assign_fn *assign, vo
     keep_nothing(nodes);
     for (int placed = 0; count > 0;) {
         if (!kept && is_waiting && candidate_order(&waiting, list) < 0)
-            kept = keep(nodes, &waiting.need);
+            kept = keep(nodes, &waiting);
         struct queue_class *k = queue_find(q, list->priority, &list->need);
         struct node *n = NULL;
         if (k && k->need.devices <= NODE_MAX_DEVICES)
@@ -194,7 +218,7 @@ int sched_pass(struct queue *q, struct nodes *nodes, sched_assign_fn *assign, vo
             if (k)
                 k->blocked = 1;
             if (k && !kept)
-                kept = keep(nodes, &k->need);
+                kept = keep(nodes, list);
             list++;
             count--;
             continue;
@@ -202,9 +226,12 @@ int sched_pass(struct queue *q, struct nodes *nodes, sched_assign_fn *assign, vo
         if (placed++ == SCHED_MAX_PLACEMENTS)
             return 1;
         struct queued job = *queue_class_head(k);
-        int rc = assign(ctx, &job, n, devices, k->need.devices, e);
+        int64_t wanted = k->need.devices;
+        int rc = assign(ctx, &job, n, devices, wanted, e);
         if (rc != 0)
             return rc;
+        for (int64_t i = 0; kept && n == nodes->keeper && i < wanted; i++)
+            devices[i]->behind = 1;
         k = queue_find(q, list->priority, &list->need);
         if (k) {
             list->seq = queue_class_head(k)->seq;
@@ -215,6 +242,6 @@ int sched_pass(struct queue *q, struct nodes *nodes, sched_assign_fn *assign, vo
         }
     }
     if (!kept && is_waiting)
-        keep(nodes, &waiting.need);
+        keep(nodes, &waiting);
     return 0;
 }
