@@ -41,16 +41,37 @@ static size_t put_stamp(char *out, size_t size, enum log_level level)
     return n + (size_t)snprintf(out + n, size - n, ".%03ldZ ", now.tv_nsec / 1000000);
 }
 
-/* Copies `in`, control characters as \xNN; returns the length, always < size. */
+/* Bytes of the printable UTF-8 character at `s` (NUL-terminated); 0 for a control character, C1
+ * among them, and for what is no UTF-8: names of files may be any bytes. */
+static size_t printable(const unsigned char *s)
+{
+    static const unsigned char least[] = {0xa0, 0xa0,
+                                          0x90}; /* of the second byte after C2, E0, F0 */
+    static const unsigned char first[] = {0xc2, 0xe0, 0xf0};
+    if (s[0] < 0x80)
+        return s[0] >= 0x20 && s[0] != 0x7f;
+    size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4 || (s[0] == first[n - 2] && s[1] < least[n - 2]) ||
+        (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf4 && s[1] >= 0x90))
+        return 0;
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    }
+    return n;
+}
+
+/* Copies `in`, what is not printable as \xNN; returns the length, always < size. */
 static size_t put_escaped(char *out, size_t size, const char *in)
 {
     size_t n = 0;
-    for (; *in && n + 5 < size; in++) {
-        unsigned char c = (unsigned char)*in;
-        if (c < 0x20 || c == 0x7f)
-            n += (size_t)snprintf(out + n, size - n, "\\x%02x", c);
-        else
-            out[n++] = (char)c;
+    while (*in && n + 5 < size) {
+        size_t length = printable((const unsigned char *)in);
+        if (length == 0)
+            n += (size_t)snprintf(out + n, size - n, "\\x%02x", (unsigned char)*in);
+        memcpy(out + n, in, length);
+        n += length;
+        in += length ? length : 1;
     }
     out[n] = '\0';
     return n;

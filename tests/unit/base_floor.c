@@ -21,6 +21,7 @@
 #include "base/faults.h"
 #include "base/file.h"
 #include "base/id.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/proc.h"
 
@@ -310,11 +311,32 @@ static void without_descriptors_nobody_is_declared_dead(void **state)
     assert_int_equal(proc_start_time(999999999, &start_time, &e), ERR_NOT_FOUND);
 }
 
+static void a_log_is_printable_whatever_names_hold(void **state)
+{
+    (void)state;
+    char text[600] = {0};
+    int pipe_fds[2], saved = dup(STDERR_FILENO);
+    assert_int_equal(pipe(pipe_fds), 0);
+    dup2(pipe_fds[1], STDERR_FILENO);
+    log_event(LOG_LEVEL_ERROR, "e", "%s",
+              "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \xff \xc2\x9b \xc0\xaf \xe0\x80\xaf "
+              "\xed\xa0\x80 \xf5\x80\x80\x80 \x1b\n\x7f \xe2\x82");
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    assert_true(read(pipe_fds[0], text, sizeof text - 1) > 0);
+    close(pipe_fds[0]);
+    close(pipe_fds[1]);
+    assert_non_null(strstr(text, "e \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \\xff \\xc2\\x9b "
+                                 "\\xc0\\xaf \\xe0\\x80\\xaf \\xed\\xa0\\x80 "
+                                 "\\xf5\\x80\\x80\\x80 \\x1b\\x0a\\x7f \\xe2\\x82\n"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_sort_by_time_and_are_valid),
         cmocka_unit_test(durations),
+        cmocka_unit_test(a_log_is_printable_whatever_names_hold),
         cmocka_unit_test(buffers_grow_and_shrink),
         cmocka_unit_test(faults_are_capped_and_counted),
         cmocka_unit_test_setup_teardown(files_are_whole_or_not_there, make_dir, drop_dir),
