@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define CHECKPOINT_FRAMES 4000 /* of 4 KiB: 16 MiB, some 25 ms */
 
@@ -215,14 +216,35 @@ void store_rollback(struct store *s)
     s->failed.code = 0;
 }
 
+/* 1 if whoever starts next would not find what is written now. Costs two calls of stat. */
+static int is_removed(struct store *s, struct err *ret_why)
+{
+    struct stat st;
+    int moved = 0;
+    CLEANUP(mem_freep) char *log = mem_printf("%s-wal", s->path);
+    sqlite3_file_control(s->db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
+    if (!moved && (stat(log, &st) == 0 || errno != ENOENT))
+        return 0;
+    err_set(ret_why, ERR_IO,
+            "%s was removed or replaced while it was in use, so nothing more is stored in it: "
+            "restore it, then start again",
+            moved ? s->path : log);
+    return 1;
+}
+
 int store_commit(struct store *s, struct err *e)
 {
+    struct err why;
     int r = db_turn_check(s, e);
     if (s->mark_count > 0)
         BUG("store_commit with %d open marks", s->mark_count);
     if (r < 0 || s->writes == 0) {
         store_rollback(s);
         return r;
+    }
+    if (is_removed(s, &why)) {
+        fail_turn(s, &why);
+        return copy_err(e, &why);
     }
     int rc = stmt_fixed(s, "COMMIT");
     if (rc != SQLITE_OK) {

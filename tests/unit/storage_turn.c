@@ -595,6 +595,35 @@ static void test_failed_stays_failed(void **state)
     assert_int_equal(has_job(f, "job_refused_0"), 0);
 }
 
+/* A commit into a file that has no name any more would be gone with this process. */
+static void removed_file(struct fixture *f, const char *suffix)
+{
+    char path[160], aside[160];
+    snprintf(path, sizeof path, "%s/trainyard.db%s", f->dir, suffix);
+    snprintf(aside, sizeof aside, "%s/aside", f->dir);
+    put_job(f, "job_kept");
+    assert_ok(f, store_commit(f->s, &f->e));
+    assert_int_equal(rename(path, aside), 0);
+    put_job(f, "job_refused");
+    assert_int_equal(store_commit(f->s, &f->e), ERR_IO);
+    assert_non_null(strstr(f->e.text, "was removed or replaced"));
+    assert_int_equal(store_commit(f->s, &f->e), ERR_IO); /* and stays so */
+    assert_int_equal(rename(aside, path), 0);
+    reopen(f);
+    assert_int_equal(has_job(f, "job_kept"), 1);
+    assert_int_equal(has_job(f, "job_refused"), 0);
+}
+
+static void test_database_removed(void **state)
+{
+    removed_file(*state, "");
+}
+
+static void test_log_removed(void **state)
+{
+    removed_file(*state, "-wal");
+}
+
 /* ---- a disk that lies ---- */
 static void test_failed_sync(void **state)
 {
@@ -696,6 +725,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_small_disk, fixture_empty, fixture_done),
         T(test_nth_write_full),
         T(test_failed_stays_failed),
+        T(test_database_removed),
+        T(test_log_removed),
         T(test_failed_sync),
         T(test_failed_write),
         T(test_failed_sync_of_checkpoint),
