@@ -396,8 +396,17 @@ void attempt_forget(struct attempt *a)
     attempt_free(a);
 }
 
+/* A shim that somebody has stopped (SIGSTOP) would never hear that it is to end. */
+static void wake_shim(const struct attempt *a)
+{
+    struct err e;
+    if (a->stopping && a->phase != PHASE_ENDED && a->shim_pidfd >= 0)
+        proc_signal(a->shim_pidfd, SIGCONT, &e); /* it may be gone, which is heard elsewhere */
+}
+
 void attempt_pump(struct attempt *a)
 {
+    wake_shim(a);
     if (a->phase == PHASE_WAITING) {
         if (clock_boottime_us() >= a->look_again_us)
             attempt_examine(a);
