@@ -39,12 +39,14 @@ void decode_command(struct decoding *d, const json_t *v, const struct where *at,
 {
     struct job_spec *s = base;
     size_t n = json_array_size(v);
-    if (n == 0 || n > ARGS_MAX) {
-        char expected[96];
-        snprintf(expected, sizeof expected,
-                 n ? "a list of at most %d strings" : "a list of strings: program and arguments",
-                 ARGS_MAX);
-        field_wrong_type(d, at, "command", expected, "[\"python3\", \"train.py\"]", v);
+    if (n == 0) {
+        field_wrong_type(d, at, "command", "a list of strings: program and arguments",
+                         "[\"python3\", \"train.py\"]", v);
+        return;
+    }
+    if (n > ARGS_MAX) {
+        field_fault(d, at, "out_of_range", NULL,
+                    "\"command\" may have at most %d strings, but has %zu.", ARGS_MAX, n);
         return;
     }
     s->command = mem_zalloc((n + 1) * sizeof *s->command);

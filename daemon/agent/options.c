@@ -3,6 +3,7 @@
 #include "daemon/agent/options.h"
 
 #include <argp.h>
+#include <curl/curl.h>
 #include <errno.h>
 #include <ini.h>
 #include <limits.h>
@@ -257,6 +258,19 @@ static int check_name(struct options *o, struct err *e)
     return 0;
 }
 
+/* A typing error is told at the start, not by tries without end. */
+static int check_url(const char *text, struct err *e)
+{
+    CURLU *url = curl_url();
+    CURLUcode code = url ? curl_url_set(url, CURLUPART_URL, text, 0) : CURLUE_OUT_OF_MEMORY;
+    curl_url_cleanup(url);
+    if (code == CURLUE_OK)
+        return 0;
+    return err_set(e, ERR_INVALID,
+                   "the coordinator's address \"%.100s\" is not a URL such as %s: %s", text,
+                   DEFAULT_COORDINATOR, curl_url_strerror(code));
+}
+
 static int check_coordinator(struct options *o, struct err *e)
 {
     if (!o->coordinator)
@@ -265,6 +279,9 @@ static int check_coordinator(struct options *o, struct err *e)
         return err_set(e, ERR_INVALID,
                        "the coordinator's address \"%.100s\" must begin with http:// or https://",
                        o->coordinator);
+    int r = check_url(o->coordinator, e);
+    if (r < 0)
+        return r;
     for (size_t n = strlen(o->coordinator); n > 0 && o->coordinator[n - 1] == '/'; n--)
         o->coordinator[n - 1] = '\0';
     return 0;

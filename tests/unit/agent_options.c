@@ -132,6 +132,28 @@ static void test_defaults(void **state)
     options_done(&o);
 }
 
+static void test_addresses(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"http://",    "http://:80", "http://127.0.0.1:99999",
+                                        "http://h:x", "http://a b", "ftp://h",
+                                        "h:80"};
+    static const char *const right[] = {"http://h", "https://[::1]:8724/", "http://h:1/prefix"};
+    struct err e;
+    for (size_t i = 0; i < ARRAY_LEN(wrong) + ARRAY_LEN(right); i++) {
+        int ok = i >= ARRAY_LEN(wrong);
+        struct options o = {.cpu_devices = 1,
+                            .name = mem_strdup("n"),
+                            .coordinator = mem_strdup(ok ? right[i - ARRAY_LEN(wrong)] : wrong[i]),
+                            .shim = mem_strdup("/bin/true"),
+                            .trainer = mem_strdup("/bin/true"),
+                            .state_dir = mem_printf("%s/x", dir)};
+        assert_int_equal(options_check(&o, &e), ok ? 0 : ERR_INVALID);
+        assert_true(ok || strstr(e.text, "coordinator's address"));
+        options_done(&o);
+    }
+}
+
 static void test_names_and_tokens(void **state)
 {
     (void)state;
@@ -158,6 +180,7 @@ int main(void)
         cmocka_unit_test(test_faults_name_their_line),
         cmocka_unit_test(test_no_file),
         cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_addresses),
         cmocka_unit_test(test_names_and_tokens),
     };
     return cmocka_run_group_tests(tests, make_dir, drop_dir);

@@ -437,6 +437,21 @@ static void test_long_path(void **state)
     }
 }
 
+static void test_a_long_command_is_told_its_length(void **state)
+{
+    (void)state;
+    json_auto_t *list = json_array();
+    for (int i = 0; i < 1025; i++)
+        json_array_append_new(list, json_string("a"));
+    json_auto_t *doc = json_pack("{s:O}", "command", list);
+    struct faults faults = {0}, warnings = {0};
+    assert_null(job_spec_parse(doc, 0, &faults, &warnings));
+    assert_string_equal(faults.items[0].message,
+                        "\"command\" may have at most 1024 strings, but has 1025.");
+    faults_done(&faults);
+    faults_done(&warnings);
+}
+
 static void test_command(void **state)
 {
     (void)state;
@@ -478,13 +493,21 @@ static void test_lists_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reference),    cmocka_unit_test(test_mnist),
-        cmocka_unit_test(test_other_layers), cmocka_unit_test(test_transformer),
-        cmocka_unit_test(test_example),      cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_optimizers),   cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_time_limit),   cmocka_unit_test(test_strategies),
-        cmocka_unit_test(test_members),      cmocka_unit_test(test_long_path),
-        cmocka_unit_test(test_command),      cmocka_unit_test(test_lists_kept),
+        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_mnist),
+        cmocka_unit_test(test_other_layers),
+        cmocka_unit_test(test_transformer),
+        cmocka_unit_test(test_example),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_optimizers),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_time_limit),
+        cmocka_unit_test(test_strategies),
+        cmocka_unit_test(test_members),
+        cmocka_unit_test(test_long_path),
+        cmocka_unit_test(test_a_long_command_is_told_its_length),
+        cmocka_unit_test(test_command),
+        cmocka_unit_test(test_lists_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
