@@ -26,9 +26,9 @@ EOT
     wait_for 10 ended
     [ "$(exit_field outcome)" = failed ]
     [ "$(exit_field code)" = rank_stopped ]
-    [ "$(exit_field rank)" = 1 ]
+    [ "$(exit_field rank)" = null ]
     [ "$(exit_field retryable)" = false ]
-    [[ "$(exit_field reason)" == "Rank 1 on node n1 was asked to stop by a SIGTERM that is not"* ]]
+    [[ "$(exit_field reason)" == "A rank on node n1 got a SIGTERM that is not Trainyard's"* ]]
 }
 
 @test "a job whose log fills the disk ends" {
