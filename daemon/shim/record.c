@@ -41,28 +41,31 @@ static void say_limit(const struct shim *s, struct summary *m)
     say(m, "time_limit", "time_limit", text);
 }
 
-/* A rank that was told to stop by a signal that is not ours: it ended well, its training did not.
- */
-static const struct rank_end *find_stopped(const struct shim *s)
+/* The ranks agree to stop when one of them gets SIGTERM: if it was not ours, all ended well, but
+ * the training did not. Which one got it they do not say. */
+static int has_stopped(const struct shim *s)
 {
-    for (int i = 0; s->ends && i < s->launch.rank_count; i++) {
-        if (s->ends[i].verdict.stopped)
-            return &s->ends[i];
-    }
-    return NULL;
+    int count = 0;
+    for (int i = 0; s->ends && i < s->launch.rank_count; i++)
+        count += s->ends[i].verdict.stopped;
+    return count > 0;
+}
+
+static void say_stopped(const struct shim *s, struct summary *m)
+{
+    char text[384];
+    snprintf(text, sizeof text,
+             "A rank on node %.200s got a SIGTERM that is not Trainyard's, so the training ended "
+             "before its last step; its weights are written.",
+             s->launch.node);
+    say(m, "failed", "rank_stopped", text);
 }
 
 static void say_done(const struct shim *s, struct summary *m)
 {
-    const struct rank_end *stopped = find_stopped(s);
-    char text[384];
-    if (stopped) {
-        snprintf(text, sizeof text,
-                 "Rank %d on node %.200s was asked to stop by a SIGTERM that is not Trainyard's, "
-                 "and the training ended before its last step; its weights are written.",
-                 stopped->rank, s->launch.node);
-        say(m, "failed", "rank_stopped", text);
-        m->culprit = stopped;
+    char text[64];
+    if (has_stopped(s)) {
+        say_stopped(s, m);
         return;
     }
     if (s->launch.rank_count == 1)
