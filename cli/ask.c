@@ -51,6 +51,20 @@ int cli_connect(struct cli *c)
     return EXIT_OK;
 }
 
+/* 503: nothing was done, and a moment later it may be, for the coordinator is ending or starting.
+ */
+static int not_now(int r, const struct http_reply *reply)
+{
+    return r == ERR_UNAVAILABLE || (r == 0 && reply->status == 503);
+}
+
+static void say_again(const struct cli *c, int r, int64_t left_ms)
+{
+    fprintf(stderr, "trainyard: %s %s, trying again for %lld s\n",
+            r == 0 ? "not now, says" : "cannot reach", c->server,
+            (long long)(left_ms + 999) / 1000);
+}
+
 int cli_send(struct cli *c, const struct http_request *q, int64_t retry_s, struct http_reply *ret)
 {
     struct err e;
@@ -60,17 +74,20 @@ int cli_send(struct cli *c, const struct http_request *q, int64_t retry_s, struc
     int64_t until = clock_boottime_us() + (c->retry_s >= 0 ? c->retry_s : retry_s) * 1000000;
     for (int64_t pause = RETRY_FIRST_MS, told = 0;;
          pause = pause * 2 > RETRY_MOST_MS ? RETRY_MOST_MS : pause * 2) {
-        int r = http_send(c->http, q, ret, &e);
-        if (r == 0)
-            return EXIT_OK;
-        if (cli_interrupted)
-            return EXIT_INTERRUPTED;
+        struct http_reply reply = {0};
+        int r = http_send(c->http, q, &reply, &e);
         int64_t left_ms = (until - clock_boottime_us()) / 1000;
-        if (r != ERR_UNAVAILABLE || left_ms <= 0)
+        if (cli_interrupted && r != 0)
+            return EXIT_INTERRUPTED;
+        if (cli_interrupted || left_ms <= 0 || !not_now(r, &reply)) {
+            *ret = reply;
+            if (r == 0)
+                return EXIT_OK;
             break;
+        }
+        http_reply_done(&reply);
         if (!told++)
-            fprintf(stderr, "trainyard: cannot reach %s, trying again for %lld s\n", c->server,
-                    (long long)(left_ms + 999) / 1000);
+            say_again(c, r, left_ms);
         cli_sleep(pause < left_ms ? pause : left_ms);
     }
     fprintf(stderr, "trainyard: %s\n", e.text);
@@ -84,7 +101,7 @@ int cli_refused(const struct http_reply *r)
     fprintf(stderr, "trainyard: %s", b.data);
     if (r->status == 401 || r->status == 403)
         fprintf(stderr, "  give a token with --token-file FILE or $TRAINYARD_TOKEN_FILE\n");
-    return EXIT_REFUSED;
+    return r->status >= 500 ? EXIT_NO_SERVER : EXIT_REFUSED; /* 5xx says nothing about the job */
 }
 
 int cli_get(struct cli *c, const char *path, int64_t retry_s, struct http_reply *ret)

@@ -128,7 +128,8 @@ static char *make_doc(void)
         buf_addf(&b, "  %-8s %s\n", verbs[i].name, verbs[i].summary);
     buf_adds(&b, "\nA job is named by its id, by a unique beginning of it, or by \"last\" for the "
                  "newest.\n\"trainyard VERB --help\" tells about one verb.\n\nExit status: 0 done, "
-                 "1 refused or (wait) failed, 2 wrong usage,\n3 no server or (wait) timeout.\n");
+                 "1 refused or (wait) failed, 2 wrong usage,\n3 no server, one that fails, or "
+                 "(wait) timeout.\n");
     return buf_steal(&b);
 }
 
@@ -151,8 +152,8 @@ static int terminal_width(void)
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
         return size.ws_col;
     const char *columns = getenv("COLUMNS");
-    int n = columns ? atoi(columns) : 0;
-    return n > 0 ? n : 80;
+    long n = columns ? strtol(columns, NULL, 10) : 0;
+    return n > 0 && n < 10000 ? (int)n : 80;
 }
 
 static int wants_color(void)

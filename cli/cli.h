@@ -55,12 +55,12 @@ int64_t cli_number(struct argp_state *state, const char *what, const char *text)
 
 /* ---- asking; each returns an exit status and has said on stderr what went wrong ---- */
 int cli_connect(struct cli *c);
-/* Sends; an unreachable server is tried again for `retry_s` seconds (with the same request, so it
- * must be safe to repeat). Any HTTP status is EXIT_OK. */
+/* Sends; a server that cannot be reached or answers 503 is tried again for `retry_s` seconds (with
+ * the same request, so it must be safe to repeat). Any HTTP status is EXIT_OK. */
 int cli_send(struct cli *c, const struct http_request *q, int64_t retry_s, struct http_reply *ret);
 /* GET; 200 with a JSON document or else it is refused. Release *ret with http_reply_done(). */
 int cli_get(struct cli *c, const char *path, int64_t retry_s, struct http_reply *ret);
-/* The printed problem of a refusal: EXIT_REFUSED. */
+/* Prints the problem: EXIT_REFUSED, or EXIT_NO_SERVER where the server failed (5xx). */
 int cli_refused(const struct http_reply *r);
 
 /* A full id, a unique beginning of one (with or without "job_"), or "last" for the newest job, as

@@ -14,6 +14,7 @@
 
 #define SUBMIT_RETRY_S 10
 #define DOCUMENT_MAX   (1024 * 1024) /* the server's limit */
+#define KEY_BYTES_MAX  255
 
 struct submit_args {
     struct cli *cli;
@@ -32,6 +33,15 @@ static const struct argp_option options[] = {
      "Idempotency key: submitting the same document with the same key again gives the same job", 0},
     {0}};
 
+/* As the server has it. */
+static int key_good(const char *key)
+{
+    size_t n = 0;
+    while (key[n] > 0x20 && key[n] < 0x7f)
+        n++;
+    return n >= 1 && n <= KEY_BYTES_MAX && key[n] == '\0';
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct submit_args *a = state->input;
@@ -41,8 +51,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_DRY_RUN: a->dry_run = 1; return 0;
     case KEY_STRICT: a->strict = 1; return 0;
     case KEY_KEY:
-        if (!*arg || strlen(arg) > 128 || strpbrk(arg, "\r\n"))
-            argp_error(state, "--key wants 1 to 128 characters on one line");
+        if (!key_good(arg))
+            argp_error(state, "--key wants 1 to %d visible ASCII characters, without spaces",
+                       KEY_BYTES_MAX);
         a->key = arg;
         return 0;
     case ARGP_KEY_ARG:
@@ -110,7 +121,7 @@ static void print_job(const json_t *job)
     if (json_is_object(json_object_get(job, "strategy")))
         describe_plan(json_object_get(job, "strategy"), &b);
     else
-        buf_adds(&b, cli_text(job, "state"));
+        text_escape(&b, cli_text(job, "state"), strlen(cli_text(job, "state")), TEXT_LINE);
     fprintf(stderr, "%s\n", b.data);
     printf("%s\n", id.data);
     fflush(stdout);

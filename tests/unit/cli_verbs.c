@@ -228,6 +228,7 @@ static void usage_errors(void **state)
                                         "logs x --rank -1",
                                         "nodes x",
                                         "submit --key= x",
+                                        "submit --key=a\xc3\xa4 x",
                                         "show a/b",
                                         "show ../jobs",
                                         "show LAST",
@@ -435,6 +436,31 @@ static void wait_survives_a_restart(void **state)
     struct result r = RUN("wait " JOB, {"GET /v1/jobs/" JOB " ", 0, NULL, NULL},
                           {"GET /v1/jobs/" JOB " ", 200, JSON, "{\"state\":\"succeeded\"}"});
     assert_int_equal(r.status, EXIT_OK);
+}
+
+/* A coordinator that is ending or starting answers 503 for a moment: nothing was done, so that is
+ * no refusal. */
+static void submit_and_wait_outlast_a_503(void **state)
+{
+    (void)state;
+    const char *path = document("{}");
+    static const char busy[] = "{\"detail\":\"The server is shutting down.\",\"status\":503}";
+    CLEANUP(result_done)
+    struct result s =
+        RUN(words("submit @", path), {"POST /v1/jobs", 503, PROBLEM "Retry-After: 1\r\n", busy},
+            {"POST /v1/jobs", 201, JSON, "{\"id\":\"" JOB "\",\"state\":\"pending\"}"});
+    assert_int_equal(s.status, EXIT_OK);
+    assert_string_equal(key_of(&s.asked, 0), key_of(&s.asked, 1));
+    assert_string_equal(s.out.data, JOB "\n");
+    CLEANUP(result_done)
+    struct result w = RUN("wait " JOB, {"GET /v1/jobs/" JOB " ", 503, PROBLEM, busy},
+                          {"GET /v1/jobs/" JOB " ", 200, JSON, "{\"state\":\"succeeded\"}"});
+    assert_int_equal(w.status, EXIT_OK);
+    CLEANUP(result_done)
+    struct result refused =
+        RUN("wait " JOB " --retry 0", {"GET /v1/jobs/" JOB " ", 503, PROBLEM, busy});
+    assert_int_equal(refused.status, EXIT_NO_SERVER);
+    expect_in(&refused.err, "shutting down");
 }
 
 static void wait_gives_up(void **state)
@@ -696,6 +722,7 @@ int main(void)
         cmocka_unit_test(wait_tells_by_status),
         cmocka_unit_test(wait_shows_changes),
         cmocka_unit_test(wait_survives_a_restart),
+        cmocka_unit_test(submit_and_wait_outlast_a_503),
         cmocka_unit_test(wait_gives_up),
         cmocka_unit_test(wait_for_an_unknown_job),
         cmocka_unit_test(ids_by_prefix),
