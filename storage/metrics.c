@@ -175,39 +175,36 @@ int store_epoch_put(struct store *s, const char *job_id, const struct epoch_row 
     return n < 0 ? n : 0;
 }
 
-static void epochs_done(struct epoch_row *rows, int n)
+static void epoch_read(struct stmt *q, void *row)
 {
-    for (int i = 0; i < n; i++)
-        epoch_row_done(&rows[i]);
+    struct epoch_row *r = row;
+    *r = (struct epoch_row){.attempt = stmt_get_int(q)};
+    r->epoch = stmt_get_int(q);
+    r->data = stmt_get_text(q);
 }
 
+static void epoch_done(void *row)
+{
+    epoch_row_done(row);
+}
+
+/* Beside max(), SQLite takes the other columns from the row that has it. */
 int store_epoch_list(struct store *s, const char *job_id, int limit, struct epoch_row *rows,
                      struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
     int64_t job = 0;
-    int n = 0;
     int r = db_limit_check(limit, LIST_MAX, e);
     if (r == 0)
         r = db_job_seq(s, job_id, &job, e);
     if (r == 0)
-        r = stmt_read(
-            &q, s, "SELECT attempt, epoch, data FROM epochs WHERE job = ? ORDER BY epoch, attempt",
-            e);
+        r = stmt_read(&q, s,
+                      "SELECT max(attempt), epoch, data FROM epochs WHERE job = ?"
+                      " GROUP BY epoch ORDER BY epoch LIMIT ?",
+                      e);
     if (r < 0)
         return r;
     stmt_int(&q, job);
-    while ((r = stmt_step(&q, e)) == 1) {
-        struct epoch_row row = {.attempt = stmt_get_int(&q)};
-        row.epoch = stmt_get_int(&q);
-        if (n > 0 && rows[n - 1].epoch == row.epoch)
-            epoch_row_done(&rows[--n]);
-        if (n == limit)
-            break;
-        row.data = stmt_get_text(&q);
-        rows[n++] = row;
-    }
-    if (r < 0)
-        epochs_done(rows, n);
-    return r < 0 ? r : n;
+    stmt_int(&q, limit);
+    return stmt_rows(&q, limit, rows, sizeof *rows, epoch_read, epoch_done, e);
 }
