@@ -116,7 +116,7 @@ function select(id) {
 
 function summarise(steps, epochs) {
   const finite = steps.filter((s) => Number.isFinite(s.loss));
-  if (finite.length === 0) return "No loss has been reported yet.";
+  if (finite.length === 0) return "No loss has been reported.";
   const last = finite.at(-1);
   const e = epochs.at(-1) ?? {};
   const speed = last.samples_per_second ? `, ${Math.round(last.samples_per_second)} samples/s` : "";
@@ -131,14 +131,16 @@ function summarise(steps, epochs) {
 }
 
 function drawCurve() {
+  const steps = (drawn?.steps ?? []).filter((s) => Number.isFinite(s.loss));
+  $("curve").hidden = steps.length < 2;
+  if (steps.length < 2) return;
   const canvas = $("curve");
   const { width, height } = canvas.getBoundingClientRect();
   const scale = window.devicePixelRatio || 1;
   canvas.width = width * scale;
   canvas.height = height * scale;
   const g = canvas.getContext("2d");
-  const steps = (drawn?.steps ?? []).filter((s) => Number.isFinite(s.loss));
-  if (steps.length < 2 || width < 80) return;
+  if (width < 80) return;
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
   const values = steps.map((s) => s.loss);
   const low = Math.min(0, ...values), high = Math.max(...values);
