@@ -9,6 +9,7 @@ DESTDIR    ?=
 BINDIR     ?= $(PREFIX)/bin
 LIBEXECDIR ?= $(PREFIX)/libexec/trainyard
 DATADIR    ?= $(PREFIX)/share/trainyard
+SYSCONFDIR ?= /etc
 UNITDIR    ?= $(PREFIX)/lib/systemd/system
 SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
@@ -47,7 +48,7 @@ PROGRAMS := trainyardd trainyard-agent trainyard-shim trainyard-trainer trainyar
 BINS     := $(PROGRAMS:%=$(BUILD)/%)
 
 .PHONY: all demo test unit e2e bench san fuzz tidy format format-check layers deps install clean help \
-        checks openapi-check
+        deps-check deps-test build-tests fuzzers FORCE
 
 all: deps-check $(BINS)
 
@@ -82,6 +83,13 @@ CFLAGS_daemon  := -DTRAINYARD_LIBEXECDIR='"$(LIBEXECDIR)"'
 CFLAGS_trainer := -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+
+# What was compiled in for another prefix is compiled again: `make && make install PREFIX=/usr`.
+$(BUILD)/daemon/agent/options.o: $(BUILD)/libexecdir
+$(BUILD)/libexecdir: FORCE
+	@mkdir -p $(@D)
+	@echo "$(LIBEXECDIR)" | cmp -s - $@ || echo "$(LIBEXECDIR)" >$@
+FORCE:
 
 # The compiler does not tell make of what .incbin takes in.
 $(BUILD)/api/openapi.o: api/openapi.json
@@ -181,8 +189,8 @@ tidy:
 	@scripts/tidy.sh $(T)
 
 install: all
-	@DESTDIR="$(DESTDIR)" BINDIR="$(BINDIR)" LIBEXECDIR="$(LIBEXECDIR)" DATADIR="$(DATADIR)" UNITDIR="$(UNITDIR)" \
-	    SYSUSERSDIR="$(SYSUSERSDIR)" TMPFILESDIR="$(TMPFILESDIR)" BUILD="$(BUILD)" scripts/install.sh
+	@DESTDIR="$(DESTDIR)" BINDIR="$(BINDIR)" LIBEXECDIR="$(LIBEXECDIR)" DATADIR="$(DATADIR)" \
+	    SYSCONFDIR="$(SYSCONFDIR)" UNITDIR="$(UNITDIR)" SYSUSERSDIR="$(SYSUSERSDIR)" TMPFILESDIR="$(TMPFILESDIR)" BUILD="$(BUILD)" scripts/install.sh
 
 clean:
 	rm -rf build build-san build-fuzz

@@ -1,13 +1,16 @@
-/* http_load: one thread, many keep-alive connections, each sending the same request again and again.
+/* http_load: one thread, many keep-alive connections, each sending the same request again and
+ * again.
  *
- *     http_load --address 127.0.0.1:8724 --connections 32 --seconds 5 --post /v1/jobs --body job.json
+ *     http_load --address 127.0.0.1:8724 --connections 32 --seconds 5 --post /v1/jobs --body
+ * job.json
  *               [--key-prefix P] [--acks FILE]
  *     http_load --address ... --connections 1 --count 1000 --get '/v1/jobs?limit=100'
  *
- * Prints one JSON object: requests answered 2xx, others, seconds, rate, latency percentiles in ms. With
- * --key-prefix every POST carries its own Idempotency-Key, and with --acks each acknowledged key and job id
- * is appended to FILE as a line, written before the next request goes out. When the server goes away the
- * run ends, which is no failure: what was acknowledged until then is in FILE.
+ * Prints one JSON object: requests answered 2xx, others, seconds, rate, latency percentiles in ms.
+ * With
+ * --key-prefix every POST carries its own Idempotency-Key, and with --acks each acknowledged key
+ * and job id is appended to FILE as a line, written before the next request goes out. When the
+ * server goes away the run ends, which is no failure: what was acknowledged until then is in FILE.
  */
 #include <argp.h>
 #include <arpa/inet.h>
@@ -32,7 +35,11 @@ static struct {
     int connections;
     double seconds;
     long count;
-} opt = {.address = "127.0.0.1:8724", .method = "GET", .path = "/v1/version", .connections = 1, .seconds = 5};
+} opt = {.address = "127.0.0.1:8724",
+         .method = "GET",
+         .path = "/v1/version",
+         .connections = 1,
+         .seconds = 5};
 
 static struct argp_option options[] = {
     {"address", 'a', "HOST:PORT", 0, "IPv4 address of the server", 0},
@@ -231,7 +238,8 @@ static int read_address(void)
 int main(int argc, char **argv)
 {
     struct err e;
-    argp_parse(&(struct argp){options, parse, NULL, "Loads an HTTP server.", 0, 0, 0}, argc, argv, 0, 0, 0);
+    argp_parse(&(struct argp){options, parse, NULL, "Loads an HTTP server.", 0, 0, 0}, argc, argv,
+               0, 0, 0);
     if (read_address() < 0 || (opt.body_file && file_read(opt.body_file, 1 << 20, &body, &e) < 0)) {
         fprintf(stderr, "http_load: bad address or body file\n");
         return 2;
@@ -254,9 +262,10 @@ int main(int argc, char **argv)
     run(conns, epfd);
     double seconds = (double)(clock_boottime_us() - start) / 1e6;
     qsort(latencies, latency_count, sizeof *latencies, by_value);
-    printf("{\"ok\":%ld,\"other\":%ld,\"seconds\":%.3f,\"per_second\":%.1f,\"p50_ms\":%.3f,\"p95_ms\":%.3f,"
+    printf("{\"ok\":%ld,\"other\":%ld,\"seconds\":%.3f,\"per_second\":%.1f,\"p50_ms\":%.3f,\"p95_"
+           "ms\":%.3f,"
            "\"p99_ms\":%.3f,\"server_gone\":%s}\n",
-           good, bad, seconds, (double)good / seconds, percentile(0.5), percentile(0.95), percentile(0.99),
-           gone ? "true" : "false");
+           good, bad, seconds, (double)good / seconds, percentile(0.5), percentile(0.95),
+           percentile(0.99), gone ? "true" : "false");
     return bad ? 1 : 0;
 }

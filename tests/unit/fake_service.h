@@ -17,7 +17,7 @@ struct service {
     int warn;                                            /* submit adds a warning */
     const char *content; /* of logs and artifacts: a file with these bytes, or NULL */
     int64_t content_size;
-    int64_t lie; /* it is said to be so much longer */
+    int64_t lie;  /* it is said to be so much longer */
     int big_body; /* the job list has about this many bytes */
 
     /* ---- what the API did ---- */

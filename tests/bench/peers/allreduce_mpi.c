@@ -1,4 +1,5 @@
-/* The peer of tests/bench/allreduce.c: MPI_Allreduce of float sums, median microseconds per size. */
+/* The peer of tests/bench/allreduce.c: MPI_Allreduce of float sums, median microseconds per size.
+ */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
