@@ -9,7 +9,7 @@
 
 /* ---- setting up ---- */
 
-static int wants_shared_gradients(const struct engine *g)
+static int has_replicas(const struct engine *g)
 {
     return g->mesh.data > 1 && !g->mesh.ensemble;
 }
@@ -21,19 +21,20 @@ static size_t output_bytes(const struct engine *g, int64_t max_rows)
     return g->mesh.ensemble ? (size_t)(max_rows * out) * sizeof(float) : 0;
 }
 
-/* Every rank sizes the gang's memory for the largest stage, so that all agree. */
+/* Every rank sizes the gang's memory for the parameters and gradients of the largest stage, so that
+ * all agree. */
 static struct comm_shm_options shared_sizes(const struct engine *g, int64_t max_rows)
 {
-    size_t gradients = 0;
-    for (int s = 0; s < g->plan->pipeline && wants_shared_gradients(g); s++) {
+    size_t elements = 0;
+    for (int s = 0; s < g->plan->pipeline && has_replicas(g); s++) {
         size_t n =
             net_elements(&g->job->model, g->plan->stage_first[s], g->plan->stage_first[s + 1]);
-        gradients = n > gradients ? n : gradients;
+        elements = n > elements ? n : elements;
     }
     return (struct comm_shm_options){
         .rank = g->mesh.rank,
         .size = g->mesh.ranks,
-        .memory_bytes = gradients * sizeof(float) + output_bytes(g, max_rows) + 4096,
+        .memory_bytes = 2 * elements * sizeof(float) + output_bytes(g, max_rows) + 4096,
         .message_bytes = stage_message_bytes(&g->job->model, g->plan, max_rows),
         .stop = g->stop,
     };
@@ -54,13 +55,15 @@ static int allocate_net(struct engine *g, struct err *e)
 {
     struct net *n = &g->stage.net;
     int states = optimizer_states(&g->job->optimizer);
-    void *gradients = NULL;
+    void *parameters = NULL, *gradients = NULL;
     struct comm *w = g->mesh.world;
     int r = 0;
-    if (wants_shared_gradients(g))
+    if (has_replicas(g))
+        r = w->verbs->memory(w, n->elements * sizeof(float), &parameters, e);
+    if (r == 0 && has_replicas(g))
         r = w->verbs->memory(w, n->elements * sizeof(float), &gradients, e);
     g->memory_bytes += net_bytes(n, states, !gradients);
-    return r < 0 ? r : net_allocate(n, states, gradients, e);
+    return r < 0 ? r : net_allocate(n, states, parameters, gradients, e);
 }
 
 static int allocate_merging(struct engine *g, struct err *e)
@@ -152,6 +155,7 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
         r = build_stage(g, e);
     if (r < 0)
         return r;
+    mirrored_init(&g->mirrored, &g->stage.net, &g->mesh);
     share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh);
     g->steps = share_steps(&g->share);
     g->members = g->mesh.ensemble ? g->mesh.data : 1;
@@ -163,6 +167,7 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
 void engine_close(struct engine *g)
 {
     share_done(&g->share);
+    mirrored_done(&g->mirrored);
     if (g->stage.net.ops)
         g->stage.net.ops->release(g->merged);
     stage_done(&g->stage);
@@ -226,22 +231,33 @@ static int check_finite(struct engine *g, struct err *e)
 
 static int train_share(struct engine *g, const struct items *items, struct err *e)
 {
-    struct buckets b;
-    buckets_start(&b, &g->stage.net, &g->mesh);
-    struct layers_hook hook = {.done = buckets_layer_done, .context = &b};
-    int r = stage_train(&g->stage, items, g->step + 1, b.replicas ? &hook : NULL, e);
-    return r < 0 ? r : buckets_finish(&b, e);
+    struct layers_hook hook = {.done = mirrored_layer_done, .context = &g->mirrored};
+    mirrored_begin(&g->mirrored);
+    int r = stage_train(&g->stage, items, g->step + 1, g->mirrored.replicas ? &hook : NULL, e);
+    return r < 0 ? r : mirrored_finish(&g->mirrored, e);
+}
+
+static double own_squares(const struct engine *g)
+{
+    const struct net *n = &g->stage.net;
+    double sum = 0;
+    for (int b = 0; b < g->mirrored.count && mirrored_counts(&g->mirrored); b++) {
+        size_t begin, end;
+        double squares;
+        mirrored_own(&g->mirrored, b, &begin, &end);
+        n->ops->sum_squares(end - begin, n->gradients + begin, &squares);
+        sum += squares;
+    }
+    return sum;
 }
 
 static void take_tally(struct engine *g, const struct items *items, struct tally *ret)
 {
-    const struct net *n = &g->stage.net;
     int is_last = g->mesh.stage == g->mesh.stages - 1;
     *ret = (struct tally){.sums = stage_take_sums(&g->stage, g->stage.sums),
                           .items = is_last ? (double)items->count : 0.0,
+                          .squares = own_squares(g),
                           .stop = g->stop && *g->stop};
-    if (g->mesh.data_rank == 0 || g->mesh.ensemble)
-        n->ops->sum_squares(n->elements, n->gradients, &ret->squares);
 }
 
 /* The norm of the mean gradient: of all stages, or of this member. */
@@ -267,15 +283,21 @@ static double reported_norm(const struct engine *g)
     return items > 0 ? sum / items : 0;
 }
 
-static void update(struct engine *g, double rate)
+static int update(struct engine *g, double rate, struct err *e)
 {
     const struct optimizer *o = &g->job->optimizer;
     int member = g->mesh.ensemble ? g->mesh.rank : -1;
     double items = engine_sum(g, member).items;
     if (items == 0) /* a member whose shard has none in this batch */
-        return;
+        return 0;
     double clip = optimizer_clip(o, norm_of(g, member));
-    optimizer_update(o, &g->stage.net, rate, ++g->updates, clip / items);
+    g->updates++;
+    for (int b = 0; b < g->mirrored.count; b++) {
+        size_t begin, end;
+        mirrored_own(&g->mirrored, b, &begin, &end);
+        optimizer_update(o, &g->stage.net, rate, g->updates, clip / items, begin, end);
+    }
+    return mirrored_share(&g->mirrored, e);
 }
 
 static void remember_seen(struct engine *g)
@@ -307,7 +329,8 @@ int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret
     if ((r = engine_exchange(g, &mine, e)) < 0 || (r = check_finite(g, e)) < 0)
         return r;
     double rate = optimizer_rate(&g->job->optimizer, g->step);
-    update(g, rate);
+    if ((r = update(g, rate, e)) < 0)
+        return r;
     remember_seen(g);
     struct figures all = engine_sum(g, -1);
     g->step++;

@@ -21,8 +21,8 @@
 struct tally {
     struct loss_sums sums; /* of last stages; zero from others */
     double items;          /* behind the sums */
-    double squares;        /* of the summed gradients; each distinct parameter counts once */
-    int64_t stop;          /* this rank was asked to stop */
+    double squares; /* of the summed gradients; each parameter counts once in all ranks' sum */
+    int64_t stop;   /* this rank was asked to stop */
 };
 
 /* Sums over items; divide by items. */
@@ -39,6 +39,7 @@ struct engine {
     struct prepared prepared;
     struct share share;
     struct stage stage;
+    struct mirrored mirrored;
     struct tally *tallies;    /* [ranks] */
     struct figures *seen;     /* [members]: this epoch's training, as seen */
     int members;              /* 1 unless an ensemble */

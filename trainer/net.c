@@ -106,9 +106,9 @@ int net_init(struct net *n, const struct job_spec *job, const struct ops *ops, i
     return 0;
 }
 
-size_t net_bytes(const struct net *n, int states, int own_gradients)
+size_t net_bytes(const struct net *n, int states, int own_arenas)
 {
-    return n->elements * sizeof(float) * (size_t)(1 + states + (own_gradients ? 1 : 0));
+    return n->elements * sizeof(float) * (size_t)(states + (own_arenas ? 2 : 0));
 }
 
 static int allocate_one(const struct net *n, float **ret, struct err *e)
@@ -120,12 +120,13 @@ static int allocate_one(const struct net *n, float **ret, struct err *e)
     return 0;
 }
 
-int net_allocate(struct net *n, int states, float *gradients, struct err *e)
+int net_allocate(struct net *n, int states, float *parameters, float *gradients, struct err *e)
 {
-    int r = allocate_one(n, &n->parameters, e);
+    n->parameters = parameters;
     n->gradients = gradients;
-    n->own_gradients = !gradients;
-    if (r == 0 && !gradients)
+    n->own_arenas = !gradients;
+    int r = n->own_arenas ? allocate_one(n, &n->parameters, e) : 0;
+    if (r == 0 && n->own_arenas)
         r = allocate_one(n, &n->gradients, e);
     for (int s = 0; r == 0 && s < states; s++)
         r = allocate_one(n, &n->state[s], e);
@@ -138,9 +139,10 @@ void net_done(struct net *n)
         free(n->tensors[t].name);
     free(n->tensors);
     if (n->ops) {
-        n->ops->release(n->parameters);
-        if (n->own_gradients)
+        if (n->own_arenas) {
+            n->ops->release(n->parameters);
             n->ops->release(n->gradients);
+        }
         for (int s = 0; s < NET_STATES; s++)
             n->ops->release(n->state[s]);
     }

@@ -2,8 +2,8 @@
  *
  * Parameters, gradients and optimiser state are flat float32 arenas, laid out once in layer order,
  * each tensor at a multiple of 16 elements (a cache line); the padding stays zero. A bucket, a
- * shard or a file is then a range of an arena. The gradient arena may belong to the transport, so
- * that collectives need not copy it.
+ * shard or a file is then a range of an arena. Parameters and gradients may belong to the
+ * transport, so that collectives need not copy them.
  */
 #ifndef TRAINYARD_TRAINER_NET_H
 #define TRAINYARD_TRAINER_NET_H
@@ -32,10 +32,10 @@ struct net {
     int first, last; /* layers [first, last) */
     struct net_tensor *tensors;
     int tensor_count;
-    size_t elements;   /* of each arena */
-    float *parameters; /* [elements] */
-    float *gradients;  /* [elements]; NULL until net_allocate */
-    int own_gradients;
+    size_t elements;          /* of each arena */
+    float *parameters;        /* [elements] */
+    float *gradients;         /* [elements]; NULL until net_allocate */
+    int own_arenas;           /* parameters and gradients, too, are the net's */
     float *state[NET_STATES]; /* [elements], NULL where the optimiser has none */
     int folded; /* leading layers that the batch loader applies as it reads (rescaling, and
                    flatten and reshape, which move nothing) */
@@ -46,15 +46,15 @@ struct net {
 /* Lays the slice out; allocates no arena. `job` outlives the net. */
 int net_init(struct net *n, const struct job_spec *job, const struct ops *ops, int first, int last,
              struct err *e);
-/* Allocates the arenas; `gradients` is a given arena of `elements`, or NULL. */
-int net_allocate(struct net *n, int states, float *gradients, struct err *e);
+/* Allocates the arenas; `parameters` and `gradients` are given ones of `elements`, or both NULL. */
+int net_allocate(struct net *n, int states, float *parameters, float *gradients, struct err *e);
 void net_done(struct net *n); /* safe on a zeroed struct */
 
 /* Elements of a slice's arena without making one. */
 size_t net_elements(const struct model *m, int first, int last);
 
-/* Bytes that net_allocate takes, given gradients not counted. */
-size_t net_bytes(const struct net *n, int states, int own_gradients);
+/* Bytes that net_allocate takes, given arenas not counted. */
+size_t net_bytes(const struct net *n, int states, int own_arenas);
 
 /* The arena offset where layer `layer`'s tensors begin; that of the next tensors where it has none.
  */

@@ -54,7 +54,8 @@ static void adam(const struct optimizer *o, struct net *n, double rate, int64_t 
                  n->state[1] + begin);
 }
 
-static void sgd(const struct optimizer *o, struct net *n, double rate, double scale)
+static void sgd(const struct optimizer *o, struct net *n, double rate, double scale, size_t begin,
+                size_t end)
 {
     struct elem_sgd a = {
         .rate = (float)rate,
@@ -62,24 +63,32 @@ static void sgd(const struct optimizer *o, struct net *n, double rate, double sc
         .scale = (float)scale,
         .nesterov = o->nesterov,
     };
-    n->ops->sgd(&a, n->elements, n->gradients, n->parameters, n->state[0]);
+    n->ops->sgd(&a, end - begin, n->gradients + begin, n->parameters + begin,
+                n->state[0] ? n->state[0] + begin : NULL);
+}
+
+/* Tensors that are treated alike and lie side by side are one run. */
+static size_t run_end(const struct optimizer *o, const struct net *n, int first, int *ret_next)
+{
+    int t = first + 1;
+    while (t < n->tensor_count && decays(o, &n->tensors[t]) == decays(o, &n->tensors[first]))
+        t++;
+    *ret_next = t;
+    return t < n->tensor_count ? n->tensors[t].offset : n->elements;
 }
 
 void optimizer_update(const struct optimizer *o, struct net *n, double rate, int64_t update,
-                      double scale)
+                      double scale, size_t begin, size_t end)
 {
     if (o->kind == OPTIMIZER_SGD) {
-        sgd(o, n, rate, scale);
+        sgd(o, n, rate, scale, begin, end);
         return;
     }
-    for (int t = 0, first = 0; t < n->tensor_count; t++) {
-        int last_of_run = t + 1 == n->tensor_count ||
-                          decays(o, &n->tensors[t + 1]) != decays(o, &n->tensors[first]);
-        if (!last_of_run)
-            continue;
-        size_t end = t + 1 < n->tensor_count ? n->tensors[t + 1].offset : n->elements;
-        adam(o, n, rate, update, scale, n->tensors[first].offset, end,
-             decays(o, &n->tensors[first]));
-        first = t + 1;
+    for (int t = 0, next; t < n->tensor_count; t = next) {
+        size_t from = n->tensors[t].offset, to = run_end(o, n, t, &next);
+        from = from < begin ? begin : from;
+        to = to > end ? end : to;
+        if (from < to)
+            adam(o, n, rate, update, scale, from, to, decays(o, &n->tensors[t]));
     }
 }

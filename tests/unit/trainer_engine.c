@@ -257,6 +257,29 @@ static void shuffle_and_dropout_ignore_the_layout(void **state)
     check_like_one_rank(job, 2, 3, 2);
 }
 
+/* Large enough that ranks divide the update, in more than one bucket, with vectors that do not
+ * decay and a norm that is summed over parts. */
+static void ranks_divide_the_update(void **state)
+{
+    (void)state;
+    const char *job =
+        "{\"name\": \"wide\", \"model\": {\"input\": [6], \"layers\": ["
+        "{\"type\": \"dense\", \"units\": 1100, \"activation\": \"tanh\"},"
+        "{\"type\": \"dense\", \"units\": 1100, \"activation\": \"tanh\"},"
+        "{\"type\": \"dense\", \"units\": 1000, \"activation\": \"tanh\"},"
+        "{\"type\": \"layer_normalization\"},"
+        "{\"type\": \"dense\", \"units\": 4, \"activation\": \"softmax\"}]},"
+        "\"compile\": {\"optimizer\": {\"name\": \"adamw\", \"learning_rate\": 0.001, "
+        "\"weight_decay\": 0.1, \"exclude_from_weight_decay\": \"vectors\", \"global_clipnorm\": "
+        "1},"
+        "\"loss\": \"sparse_categorical_crossentropy\", \"metrics\": [\"accuracy\"]},"
+        "\"data\": {\"train\": {\"format\": \"synthetic\", \"samples\": 36, \"input\": 6, "
+        "\"classes\": 4, \"seed\": 1}}, \"fit\": {\"batch_size\": 12, \"seed\": 3, \"epochs\": 2}}";
+    check_like_one_rank(job, 2, 1, 1);
+    check_like_one_rank(job, 3, 1, 1);
+    check_like_one_rank(job, 2, 2, 2);
+}
+
 static void clipping_counts_all_stages(void **state)
 {
     (void)state;
@@ -369,15 +392,32 @@ static void ensembles_merge_what_members_say(void **state)
 }
 
 /* Whoever has no samples has no loss to tell, and still meets the others at every step. */
+/* Seven samples, two a step, for five members: in most steps most of them have nothing to do. */
 static void members_without_samples_keep_step(void **state)
 {
     (void)state;
     struct gang g;
-    run_job(&g, SMALL("3", "2", "", "\"epochs\": 2"), STRATEGY_SEGMENT_ENSEMBLE, 5, 1, 1);
+    run_job(&g, SMALL("7", "2", "", "\"epochs\": 2"), STRATEGY_SEGMENT_ENSEMBLE, 5, 1, 1);
+    assert_int_equal(gang_count(&g, "step"), 8);
     const json_t *epoch = gang_line(&g, "epoch", 0, 1);
     assert_true(isfinite(gang_number(epoch, "loss")));
-    const json_t *last = json_array_get(json_object_get(epoch, "members"), 4);
-    assert_string_equal(gang_text(last, "loss"), "nan");
+    for (size_t m = 0; m < 5; m++)
+        assert_true(
+            isfinite(gang_number(json_array_get(json_object_get(epoch, "members"), m), "loss")));
+    gang_close(&g);
+}
+
+static void each_member_needs_a_sample(void **state)
+{
+    (void)state;
+    struct gang g;
+    json_auto_t *doc = gang_job(SMALL("4", "2", "", "\"epochs\": 2"));
+    gang_open(&g, doc, STRATEGY_SEGMENT_ENSEMBLE, 5, 1, 1, SCHEDULE_GPIPE);
+    assert_int_equal(gang_prepare(&g), TRAIN_PERMANENT);
+    gang_read(&g);
+    const json_t *v = gang_line(&g, "verdict", -1, 0);
+    assert_string_equal(gang_text(v, "code"), "data_invalid");
+    assert_non_null(strstr(gang_text(v, "reason"), "5 members"));
     gang_close(&g);
 }
 
@@ -625,12 +665,14 @@ int main(void)
         cmocka_unit_test(twice_the_same_bits),
         cmocka_unit_test(odd_numbers_of_ranks_and_items),
         cmocka_unit_test(shuffle_and_dropout_ignore_the_layout),
+        cmocka_unit_test(ranks_divide_the_update),
         cmocka_unit_test(clipping_counts_all_stages),
         cmocka_unit_test(steps_may_end_within_an_epoch),
         cmocka_unit_test(validation_split_is_exact_at_any_layout),
         cmocka_unit_test(members_share_the_samples),
         cmocka_unit_test(ensembles_merge_what_members_say),
         cmocka_unit_test(members_without_samples_keep_step),
+        cmocka_unit_test(each_member_needs_a_sample),
         cmocka_unit_test(an_ensemble_of_one_is_plain_training),
         cmocka_unit_test(regression_and_yes_or_no_learn),
         cmocka_unit_test(a_killed_rank_is_named_by_the_others),

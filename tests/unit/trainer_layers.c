@@ -64,7 +64,7 @@ static void bench_open(struct bench *b, const char *input, const char *layers, e
     int end = b->job.model.layer_count;
     assert_int_equal(net_init(&b->net, &b->job, &ops_cpu, first, end, &e), 0);
     b->net.folded = 0; /* no batch loader here */
-    assert_int_equal(net_allocate(&b->net, 0, NULL, &e), 0);
+    assert_int_equal(net_allocate(&b->net, 0, NULL, NULL, &e), 0);
     assert_int_equal(frame_init(&b->frame, &b->net, ROWS, &e), 0);
     assert_int_equal(frame_work_init(&b->work, &b->net, ROWS, &e), 0);
     b->in = shape_elements(&b->job.model.layers[first].in);
@@ -368,13 +368,10 @@ static void weight_decay_spares_vectors_when_asked(void **state)
                    "{\"type\": \"dense\", \"units\": 2}, {\"type\": \"dense\", \"units\": 2}",
                    LOSS_MEAN_SQUARED_ERROR, 0);
         float *given = b.net.parameters;
-        b.net.parameters = NULL;
-        float *own = b.net.gradients;
-        assert_int_equal(net_allocate(&b.net, optimizer_states(&o), own, &e), 0);
-        b.net.own_gradients = 1;
+        free(b.net.gradients);
+        assert_int_equal(net_allocate(&b.net, optimizer_states(&o), NULL, NULL, &e), 0);
         memcpy(b.net.parameters, given, b.net.elements * sizeof *given);
-        ops_cpu.zero(own, b.net.elements * sizeof *own);
-        optimizer_update(&o, &b.net, 0.1, 1, 1.0);
+        optimizer_update(&o, &b.net, 0.1, 1, 1.0, 0, b.net.elements);
         for (int t = 0; t < b.net.tensor_count; t++)
             for (size_t i = 0; i < b.net.tensors[t].elements; i++) {
                 size_t at = b.net.tensors[t].offset + i;
@@ -383,6 +380,47 @@ static void weight_decay_spares_vectors_when_asked(void **state)
             }
         free(given);
         bench_close(&b);
+    }
+}
+
+/* What data ranks do: each updates a part of the arena, cut wherever. */
+static void an_update_in_parts_gives_the_same_bits(void **state)
+{
+    (void)state;
+    static const struct optimizer KINDS[] = {
+        {.kind = OPTIMIZER_ADAMW,
+         .beta_1 = 0.9,
+         .beta_2 = 0.999,
+         .epsilon = 1e-7,
+         .weight_decay = 0.5,
+         .decay_matrices_only = 1},
+        {.kind = OPTIMIZER_SGD, .momentum = 0.9, .nesterov = 1},
+        {.kind = OPTIMIZER_SGD},
+    };
+    for (size_t k = 0; k < ARRAY_LEN(KINDS); k++) {
+        struct bench whole, parts;
+        struct bench *both[] = {&whole, &parts};
+        for (int i = 0; i < 2; i++) {
+            bench_open(both[i], "[3]",
+                       "{\"type\": \"dense\", \"units\": 20, \"bias_initializer\": \"ones\"},"
+                       "{\"type\": \"dense\", \"units\": 2, \"bias_initializer\": \"ones\"}",
+                       LOSS_MEAN_SQUARED_ERROR, 0);
+            struct net *n = &both[i]->net;
+            for (int s = 0; s < optimizer_states(&KINDS[k]); s++)
+                n->state[s] = ops_cpu.alloc(n->elements * sizeof(float));
+            for (size_t j = 0; j < n->elements; j++)
+                n->gradients[j] = (float)(j % 7) - 3;
+        }
+        size_t n = whole.net.elements;
+        for (int64_t step = 1; step < 3; step++) {
+            optimizer_update(&KINDS[k], &whole.net, 0.1, step, 0.5, 0, n);
+            for (size_t at = 0; at < n; at += 16)
+                optimizer_update(&KINDS[k], &parts.net, 0.1, step, 0.5, at, at + 16);
+        }
+        optimizer_update(&KINDS[k], &parts.net, 0.1, 3, 0.5, n, n); /* an empty part */
+        assert_memory_equal(whole.net.parameters, parts.net.parameters, n * sizeof(float));
+        bench_close(&whole);
+        bench_close(&parts);
     }
 }
 
@@ -400,6 +438,7 @@ int main(void)
         cmocka_unit_test(cosine_warms_up_and_falls),
         cmocka_unit_test(clipping_scales_down_only),
         cmocka_unit_test(weight_decay_spares_vectors_when_asked),
+        cmocka_unit_test(an_update_in_parts_gives_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
