@@ -121,6 +121,11 @@ int query_int(const struct request *q, const char *name, int64_t min, int64_t ma
         *ret = otherwise;
         return 0;
     }
+    char range[80];
+    if (max < INT64_MAX)
+        snprintf(range, sizeof range, "one from %lld to %lld", (long long)min, (long long)max);
+    else
+        snprintf(range, sizeof range, "%lld or more", (long long)min);
     char *end = NULL;
     errno = 0;
     long long v = strtoll(text, &end, 10);
@@ -128,13 +133,11 @@ int query_int(const struct request *q, const char *name, int64_t min, int64_t ma
         text[0] == '-' ? text[1] >= '0' && text[1] <= '9' : text[0] >= '0' && text[0] <= '9';
     if (!digits || *end != '\0')
         return service_fail(r, 400, "invalid_parameter",
-                            "%s is \"%.60s\", which is not a whole number; give one from %lld to "
-                            "%lld.",
-                            name, text, (long long)min, (long long)max);
+                            "%s is \"%.60s\", which is not a whole number; give %s.", name, text,
+                            range);
     if (errno == ERANGE || v < min || v > max)
-        return service_fail(r, 400, "invalid_parameter",
-                            "%s is %.60s, but it can only be from %lld to %lld.", name, text,
-                            (long long)min, (long long)max);
+        return service_fail(r, 400, "invalid_parameter", "%s is %.60s; give %s.", name, text,
+                            range);
     *ret = v;
     return 0;
 }

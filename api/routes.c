@@ -82,8 +82,9 @@ static int method_fits(const struct route *route, const struct request *q)
 static int method_refused(struct request *q, const char *allow, struct service_reply *r)
 {
     request_out(q, "Allow", "%s", allow);
-    return service_fail(r, 405, "method_not_allowed", "%.40s is not possible on %.200s; %s is.",
-                        q->method_name, q->target, allow);
+    return service_fail(r, 405, "method_not_allowed",
+                        "%.40s is not possible on %.200s; it takes %s.", q->method_name, q->target,
+                        allow);
 }
 
 static int nothing_there(const struct request *q, int agents_only, struct service_reply *r)
