@@ -26,6 +26,7 @@
 
 #define HEADER_MAX        (100 * 1000 * 1000) /* the format's own limit */
 #define LENGTH_SIZE       8
+#define WRITE_PIECE       (16 * 1024 * 1024)
 #define NAMES_IN_SENTENCE 300 /* bytes of tensor names that a sentence lists */
 
 struct tensor {
@@ -415,32 +416,41 @@ static int format_header(const struct safetensors_item *items, int count,
     return 0;
 }
 
-static int write_all(int fd, const void *bytes, uint64_t n)
+/* On the disk piece by piece, so that the last fsync has little to do and whoever waits hears of
+ * each; what goes wrong with a piece, that fsync tells. */
+static int write_all(int fd, const void *bytes, uint64_t n, const struct safetensors_pulse *pulse)
 {
     const char *p = bytes;
     while (n > 0) {
-        ssize_t w = write(fd, p, n < (1u << 30) ? n : 1u << 30);
+        ssize_t w = write(fd, p, n < WRITE_PIECE ? n : WRITE_PIECE);
         if (w < 0 && errno == EINTR)
             continue;
         if (w < 0)
             return -1;
         p += w;
         n -= (uint64_t)w;
+        if (w == WRITE_PIECE)
+            (void)sync_file_range(fd, 0, 0,
+                                  SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                                      SYNC_FILE_RANGE_WAIT_AFTER);
+        if (pulse)
+            pulse->beat(pulse->context);
     }
     return 0;
 }
 
 /* `path` is whose contents they are, for sentences. */
 static int write_temporary(const char *temporary, const char *path, const struct buf *header,
-                           const struct safetensors_item *items, int count, struct err *e)
+                           const struct safetensors_item *items, int count,
+                           const struct safetensors_pulse *pulse, struct err *e)
 {
     CLEANUP(mem_closep)
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (fd < 0)
         return err_errno(e, "cannot create %s", path);
-    int failed = write_all(fd, header->data, header->len) < 0;
+    int failed = write_all(fd, header->data, header->len, pulse) < 0;
     for (int i = 0; i < count && !failed; i++)
-        failed = write_all(fd, items[i].data, item_bytes(&items[i])) < 0;
+        failed = write_all(fd, items[i].data, item_bytes(&items[i]), pulse) < 0;
     if (failed || fsync(fd) < 0)
         return err_errno(e, "cannot write %s", path);
     return 0;
@@ -464,13 +474,14 @@ static char *temporary_beside(const char *path)
 }
 
 int safetensors_write(const char *path, const struct safetensors_item *items, int count,
-                      const char *const *metadata, struct err *e)
+                      const char *const *metadata, const struct safetensors_pulse *pulse,
+                      struct err *e)
 {
     struct buf header = BUF_INIT;
     int r = format_header(items, count, metadata, &header, e);
     if (r == 0) {
         CLEANUP(mem_freep) char *temporary = temporary_beside(path);
-        r = write_temporary(temporary, path, &header, items, count, e);
+        r = write_temporary(temporary, path, &header, items, count, pulse, e);
         if (r == 0 && rename(temporary, path) < 0)
             r = err_errno(e, "cannot rename %s to %s", temporary, path);
         if (r < 0)

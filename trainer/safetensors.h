@@ -15,10 +15,19 @@ struct safetensors_item {
     const float *data; /* for writing */
 };
 
-/* Writes temporary name, fsync, rename. `metadata` is a NULL-terminated list of key, value, key,
- * value, ... or NULL. Tensors stand in the order given; two of one name are refused. */
+/* Called after every few MiB that are on the disk, so that whoever waits for the end hears of it.
+ */
+struct safetensors_pulse {
+    void (*beat)(void *context);
+    void *context;
+};
+
+/* Writes temporary name, fsync, rename; `pulse` may be NULL. `metadata` is a NULL-terminated list
+ * of key, value, key, value, ... or NULL. Tensors stand in the order given; two of one name are
+ * refused. */
 int safetensors_write(const char *path, const struct safetensors_item *items, int count,
-                      const char *const *metadata, struct err *e);
+                      const char *const *metadata, const struct safetensors_pulse *pulse,
+                      struct err *e);
 
 struct safetensors; /* an open file */
 int safetensors_open(int take_fd, const char *name_for_errors, struct safetensors **ret,

@@ -62,6 +62,7 @@ static int read_all(struct engine *g, const struct safetensors *s, struct err *e
     for (int i = 0; r == 0 && i < g->stage.net.tensor_count; i++) {
         const struct net_tensor *t = &g->stage.net.tensors[i];
         CLEANUP(mem_freep) float *host = host_buffer(t);
+        comm_progress(g->mesh.world);
         r = safetensors_read(s, t->name, &t->spec->shape, host, e);
         if (r == 0)
             put(g, t, host);
@@ -112,24 +113,62 @@ const char *weights_artifact(const struct engine *g, int i, char out[WEIGHTS_NAM
     return out;
 }
 
+#define PIECE (1024 * 1024) /* bytes */
+
 /* One stage's parameters on the host, and how its tensors lie in them. */
 struct part {
     struct net net; /* a layout without arenas */
-    float *host;
+    float *host;    /* of stage 0's parts, and of this rank's own; of others the last piece */
+    float *owned;   /* NULL where the device has host memory and nothing was copied */
 };
 
+static int has_part(const struct engine *g, int stage)
+{
+    return g->mesh.stage == 0 || g->mesh.stage == stage;
+}
+
+static void make_room(const struct engine *g, int stage, struct part *p)
+{
+    const struct net *n = &g->stage.net;
+    size_t bytes = p->net.elements * sizeof(float);
+    int is_own = stage == g->mesh.stage;
+    if (is_own && n->ops->is_host) {
+        p->host = n->parameters;
+        return;
+    }
+    p->host = p->owned = mem_alloc(has_part(g, stage) ? bytes : PIECE);
+    if (is_own)
+        n->ops->download(p->owned, n->parameters, bytes);
+}
+
+/* Only stage 0 keeps what it is sent: a model that needs a pipeline fits one rank badly. */
 static int gather_part(struct engine *g, int stage, struct part *p, struct err *e)
 {
     const int *first = &g->plan->stage_first[stage];
+    struct comm *line = g->mesh.pipeline;
     int r = net_init(&p->net, g->job, g->stage.net.ops, first[0], first[1], e);
     if (r < 0)
         return r;
+    make_room(g, stage, p);
     size_t bytes = p->net.elements * sizeof(float);
-    p->host = mem_alloc(bytes + 1);
-    if (stage == g->mesh.stage)
-        g->stage.net.ops->download(p->host, g->stage.net.parameters, bytes);
-    struct comm *line = g->mesh.pipeline;
-    return line ? line->verbs->broadcast(line, p->host, bytes, stage, e) : 0;
+    for (size_t at = 0; line && r == 0 && at < bytes; at += PIECE) {
+        size_t n = bytes - at < PIECE ? bytes - at : PIECE;
+        char *piece = (char *)p->host + (has_part(g, stage) ? at : 0);
+        r = line->verbs->broadcast(line, piece, n, stage, e);
+    }
+    return r;
+}
+
+static void part_done(struct part *p)
+{
+    net_done(&p->net);
+    free(p->owned);
+    *p = (struct part){0};
+}
+
+static void tell_progress(void *world)
+{
+    comm_progress(world);
 }
 
 static int write_parts(const struct engine *g, const struct part *parts, const char *name,
@@ -151,7 +190,8 @@ static int write_parts(const struct engine *g, const struct part *parts, const c
     snprintf(step, sizeof step, "%lld", (long long)g->step);
     /* Nothing of the attempt: the same training gives the same file. */
     const char *const metadata[] = {"producer", "trainyard", "step", step, NULL};
-    return safetensors_write(name, items, count, metadata, e);
+    const struct safetensors_pulse pulse = {tell_progress, g->mesh.world};
+    return safetensors_write(name, items, count, metadata, &pulse, e);
 }
 
 static int gather_and_write(struct engine *g, struct err *e)
@@ -159,15 +199,16 @@ static int gather_and_write(struct engine *g, struct err *e)
     char name[WEIGHTS_NAME_SIZE];
     CLEANUP(mem_freep) struct part *parts = mem_zalloc((size_t)g->mesh.stages * sizeof *parts);
     int r = 0;
-    for (int s = 0; r == 0 && s < g->mesh.stages; s++)
+    for (int s = 0; r == 0 && s < g->mesh.stages; s++) {
         r = gather_part(g, s, &parts[s], e);
+        if (g->mesh.stage != 0)
+            part_done(&parts[s]);
+    }
     if (r == 0 && g->mesh.stage == 0)
         r = write_parts(g, parts, weights_artifact(g, g->mesh.ensemble ? g->mesh.rank : 0, name),
                         e);
-    for (int s = 0; s < g->mesh.stages; s++) {
-        net_done(&parts[s].net);
-        free(parts[s].host);
-    }
+    for (int s = 0; s < g->mesh.stages; s++)
+        part_done(&parts[s]);
     return r;
 }
 

@@ -1,6 +1,7 @@
 /* Training by real processes: every strategy against the reference runs, step by step; against
  * itself twice; with more ranks than items; and every way to end. */
 #include <math.h>
+#include <sys/resource.h>
 
 #include "tests/unit/trainer_gang.h"
 #include "trainer/data_parts.h"
@@ -324,6 +325,40 @@ static void validation_split_is_exact_at_any_layout(void **state)
         gang_close(&g);
     }
 }
+
+#ifndef TRAINYARD_SANITIZED /* which count every freed byte as used */
+/* What needs five stages must not lie whole in each of their ranks when the weights are written. */
+static void stages_hold_their_own_weights_only(void **state)
+{
+    (void)state;
+    struct gang g;
+    struct buf text = BUF_INIT;
+    buf_adds(&text, "{\"name\": \"deep\", \"model\": {\"input\": [2000], \"layers\": [");
+    for (int l = 0; l < 6; l++)
+        buf_addf(&text, "{\"type\": \"dense\", \"units\": %d}%s", l < 5 ? 2000 : 1,
+                 l < 5 ? "," : "");
+    buf_adds(&text,
+             "]}, \"compile\": {\"optimizer\": {\"name\": \"sgd\", \"learning_rate\": 1e-9}, "
+             "\"loss\": \"mean_squared_error\"}, \"data\": {\"train\": {\"format\": "
+             "\"synthetic\", \"samples\": 4, \"input\": 2000, \"classes\": 4, \"seed\": 1}}, "
+             "\"fit\": {\"batch_size\": 4}}");
+    json_auto_t *doc = gang_job(text.data);
+    gang_open(&g, doc, STRATEGY_PIPELINE, 1, 5, 1, SCHEDULE_GPIPE);
+    assert_int_equal(gang_prepare(&g), 0);
+    gang_start(&g);
+    for (int r = 0; r < 5; r++) {
+        struct rusage used;
+        int status;
+        assert_int_equal(wait4(g.pids[r], &status, 0, &used), g.pids[r]);
+        assert_int_equal(status, 0);
+        /* 16 MB each of parameters, gradients and start values; the model has 80 */
+        if (r > 0 && used.ru_maxrss > 90 * 1024)
+            fail_msg("rank %d took %ld KiB", r, used.ru_maxrss);
+    }
+    buf_done(&text);
+    gang_close(&g);
+}
+#endif
 
 /* ---- ensembles ---- */
 
@@ -669,6 +704,9 @@ int main(void)
         cmocka_unit_test(clipping_counts_all_stages),
         cmocka_unit_test(steps_may_end_within_an_epoch),
         cmocka_unit_test(validation_split_is_exact_at_any_layout),
+#ifndef TRAINYARD_SANITIZED
+        cmocka_unit_test(stages_hold_their_own_weights_only),
+#endif
         cmocka_unit_test(members_share_the_samples),
         cmocka_unit_test(ensembles_merge_what_members_say),
         cmocka_unit_test(members_without_samples_keep_step),

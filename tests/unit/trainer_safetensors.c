@@ -88,7 +88,7 @@ static void round_trip(void **state)
     char path[128];
     snprintf(path, sizeof path, "%s/w.safetensors", directory);
     struct err e = {0};
-    assert_int_equal(safetensors_write(path, items, 2, metadata, &e), 0);
+    assert_int_equal(safetensors_write(path, items, 2, metadata, NULL, &e), 0);
 
     struct buf raw = BUF_INIT;
     assert_int_equal(file_read(path, 4096, &raw, &e), 0);
@@ -121,9 +121,9 @@ static void writing_replaces_whole_files(void **state)
     snprintf(path, sizeof path, "%s/again.safetensors", directory);
     struct safetensors_item item = {"x", {1, {1}}, &a};
     struct err e = {0};
-    assert_int_equal(safetensors_write(path, &item, 1, NULL, &e), 0);
+    assert_int_equal(safetensors_write(path, &item, 1, NULL, NULL, &e), 0);
     item.data = &b;
-    assert_int_equal(safetensors_write(path, &item, 1, NULL, &e), 0);
+    assert_int_equal(safetensors_write(path, &item, 1, NULL, NULL, &e), 0);
     struct safetensors *s;
     assert_int_equal(safetensors_open(open(path, O_RDONLY), "w", &s, &e), 0);
     assert_int_equal(safetensors_read(s, "x", &item.shape, &got, &e), 0);
@@ -141,16 +141,16 @@ static void writing_fails_with_a_sentence(void **state)
     struct safetensors_item items[] = {{"x", {1, {1}}, &a}, {"x", {1, {1}}, &a}};
     struct err e = {0};
     snprintf(path, sizeof path, "%s/none/w.safetensors", directory);
-    assert_int_equal(safetensors_write(path, items, 1, NULL, &e), ERR_NOT_FOUND);
+    assert_int_equal(safetensors_write(path, items, 1, NULL, NULL, &e), ERR_NOT_FOUND);
     assert_non_null(strstr(e.text, path));
     snprintf(path, sizeof path, "%s/twice.safetensors", directory);
-    assert_int_equal(safetensors_write(path, items, 2, NULL, &e), ERR_INVALID);
+    assert_int_equal(safetensors_write(path, items, 2, NULL, NULL, &e), ERR_INVALID);
     assert_non_null(strstr(e.text, "two tensors are named \"x\""));
     items[1].name = "\xff";
-    assert_int_equal(safetensors_write(path, items, 2, NULL, &e), ERR_INVALID);
+    assert_int_equal(safetensors_write(path, items, 2, NULL, NULL, &e), ERR_INVALID);
     assert_non_null(strstr(e.text, "UTF-8"));
     items[1].name = "__metadata__";
-    assert_int_equal(safetensors_write(path, items, 2, NULL, &e), ERR_INVALID);
+    assert_int_equal(safetensors_write(path, items, 2, NULL, NULL, &e), ERR_INVALID);
     assert_int_equal(access(path, F_OK), -1);
 }
 
@@ -160,7 +160,7 @@ static void a_file_of_no_tensors(void **state)
     char path[128];
     struct err e = {0};
     snprintf(path, sizeof path, "%s/empty.safetensors", directory);
-    assert_int_equal(safetensors_write(path, NULL, 0, NULL, &e), 0);
+    assert_int_equal(safetensors_write(path, NULL, 0, NULL, NULL, &e), 0);
     struct safetensors *s;
     assert_int_equal(safetensors_open(open(path, O_RDONLY), "w", &s, &e), 0);
     assert_int_equal(safetensors_count(s), 0);
@@ -366,7 +366,7 @@ static void what_a_killed_writer_leaves_is_hidden(void **state)
         struct rlimit limit = {100000, 100000}; /* SIGXFSZ ends it */
         setrlimit(RLIMIT_FSIZE, &limit);
         setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-        safetensors_write(path, &item, 1, NULL, NULL);
+        safetensors_write(path, &item, 1, NULL, NULL, NULL);
         _exit(0);
     }
     int status, files = 0;
@@ -377,6 +377,30 @@ static void what_a_killed_writer_leaves_is_hidden(void **state)
         assert_int_equal(x->d_name[0], '.');
     assert_int_equal(files, 3);
     closedir(d);
+}
+
+static void count_beat(void *beats)
+{
+    ++*(int *)beats;
+}
+
+/* Whoever waits for a long write hears of it. */
+static void a_long_write_is_heard_of(void **state)
+{
+    (void)state;
+    int64_t n = 10 * 1024 * 1024;
+    float *data = mem_zalloc((size_t)n * sizeof *data);
+    struct safetensors_item item = {.name = "w", .shape = {1, {n}}, .data = data};
+    int beats = 0;
+    struct safetensors_pulse pulse = {count_beat, &beats};
+    char path[128];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/long.safetensors", directory);
+    assert_int_equal(safetensors_write(path, &item, 1, NULL, &pulse, NULL), 0);
+    assert_true(beats >= 4); /* the header and three pieces */
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(st.st_size > n * 4);
+    free(data);
 }
 
 int main(void)
@@ -394,6 +418,7 @@ int main(void)
         cmocka_unit_test(documents_of_another_form),
         cmocka_unit_test(a_file_cut_short_while_open),
         cmocka_unit_test(many_names_are_cut),
+        cmocka_unit_test(a_long_write_is_heard_of),
         cmocka_unit_test(what_a_killed_writer_leaves_is_hidden),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
