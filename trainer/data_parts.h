@@ -78,6 +78,9 @@ struct data_stream {
     uint64_t size;    /* of the file */
     int compressed;   /* by its first two bytes, whatever its name */
     uint64_t read;    /* bytes given out */
+    uint32_t crc;     /* of those, of a compressed file */
+    int fd;           /* of the file, once more; -1: none */
+    int whole;        /* the end was reached, and nothing follows it */
 };
 
 int data_stream_open(int take_fd, const char *name, struct data_stream *ret, struct err *e);

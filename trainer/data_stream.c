@@ -1,12 +1,15 @@
 /* data_stream.c: a file's bytes through zlib's gzFile, which inflates gzip (several members too,
  * with their checksums) and passes everything else through. */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
+#include "base/mem.h"
 #include "trainer/data_parts.h"
 
 #define GZ_BUFFER    (256u << 10)
@@ -31,6 +34,7 @@ int data_stream_open(int take_fd, const char *name, struct data_stream *ret, str
     *ret = (struct data_stream){.gz = gz,
                                 .name = name,
                                 .size = (uint64_t)st.st_size,
+                                .fd = fcntl(take_fd, F_DUPFD_CLOEXEC, 3),
                                 .compressed = magic[0] == 0x1f && magic[1] == 0x8b};
     return 0;
 }
@@ -50,6 +54,80 @@ static int stream_error(struct data_stream *s, struct err *e)
                    why);
 }
 
+/* ---- what follows the gzip data ---- */
+
+/* zlib passes over it without a word, and it may be a part whose first bytes are damaged. One
+ * member whose checksum and length are right ends the file; else it is inflated once more, to see.
+ */
+static int ends_right(const struct data_stream *s)
+{
+    unsigned char b[8];
+    uint64_t is = 0, wanted = (uint64_t)(uint32_t)s->read << 32 | s->crc;
+    if (pread(s->fd, b, 8, (off_t)s->size - 8) != 8)
+        return 0;
+    for (int i = 0; i < 8; i++)
+        is |= (uint64_t)b[i] << 8 * i;
+    return is == wanted;
+}
+
+/* Where the last member ends; the file's size if that cannot be told. */
+static uint64_t members_end(const struct data_stream *s)
+{
+    unsigned char *in = mem_alloc(GZ_BUFFER), *out = mem_alloc(GZ_BUFFER);
+    z_stream z = {0};
+    uint64_t at = 0, end = s->size;
+    int rc = inflateInit2(&z, 15 + 16);
+    while (rc == Z_OK || rc == Z_BUF_ERROR) {
+        if (z.avail_in == 0) {
+            ssize_t n = pread(s->fd, in, GZ_BUFFER, (off_t)at);
+            if (n <= 0)
+                break;
+            z.next_in = in;
+            z.avail_in = (unsigned)n;
+            at += (uint64_t)n;
+        }
+        z.next_out = out;
+        z.avail_out = GZ_BUFFER;
+        rc = inflate(&z, Z_NO_FLUSH);
+        if (rc == Z_STREAM_END) {
+            end = at - z.avail_in;
+            rc = inflateReset(&z);
+        }
+    }
+    inflateEnd(&z);
+    free(in);
+    free(out);
+    return end;
+}
+
+/* Zeros may follow, as tapes have them. */
+static int is_padding(const struct data_stream *s, uint64_t from)
+{
+    unsigned char b[4096];
+    ssize_t n;
+    for (; (n = pread(s->fd, b, sizeof b, (off_t)from)) > 0; from += (uint64_t)n) {
+        for (ssize_t i = 0; i < n; i++) {
+            if (b[i])
+                return 0;
+        }
+    }
+    return 1;
+}
+
+static int check_end(struct data_stream *s, struct err *e)
+{
+    if (s->whole || !s->compressed || s->fd < 0)
+        return 0;
+    s->whole = 1;
+    uint64_t end = ends_right(s) ? s->size : members_end(s);
+    if (is_padding(s, end))
+        return 0;
+    return err_set(e, ERR_CORRUPT,
+                   "%s: %" PRIu64 " bytes that are no gzip data follow the first %" PRIu64
+                   ": is a second part damaged?",
+                   s->name, s->size - end, end);
+}
+
 int data_stream_read(struct data_stream *s, void *to, uint64_t n, uint64_t *ret, struct err *e)
 {
     uint64_t done = 0;
@@ -61,6 +139,8 @@ int data_stream_read(struct data_stream *s, void *to, uint64_t n, uint64_t *ret,
             gzerror(s->gz, &code);
         if (got < 0 || code != Z_OK)
             return stream_error(s, e);
+        if (s->compressed && got > 0)
+            s->crc = (uint32_t)crc32_z(s->crc, (unsigned char *)to + done, (size_t)got);
         done += (uint64_t)got;
         s->read += (uint64_t)got;
         if (s->read > DATA_MAX_BYTES)
@@ -70,7 +150,7 @@ int data_stream_read(struct data_stream *s, void *to, uint64_t n, uint64_t *ret,
             break;
     }
     *ret = done;
-    return 0;
+    return done < n ? check_end(s, e) : 0;
 }
 
 int data_stream_promises(const struct data_stream *s, uint64_t bytes, struct err *e)
@@ -94,7 +174,9 @@ int data_stream_promises(const struct data_stream *s, uint64_t bytes, struct err
 
 void data_stream_close(struct data_stream *s)
 {
-    if (s->gz)
+    if (s->gz) {
         gzclose(s->gz);
+        mem_closep(&s->fd);
+    }
     s->gz = NULL;
 }

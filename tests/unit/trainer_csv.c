@@ -265,6 +265,30 @@ static void packed_text(void **state)
     refused(&job, ERR_CORRUPT, "data.csv is damaged");
 }
 
+/* zlib reads up to what it does not know and says nothing: the rows behind it would be lost. */
+static void what_follows_packed_text(void **state)
+{
+    (void)state;
+    struct job_spec job = csv_job(SPARSE, 2, 10, CSV_HEADER_NO);
+    unsigned char bytes[600] = {0};
+    size_t one = pack("1,2,3\n", 6, bytes, 100);
+    size_t two = one + pack("4,5,6\n", 6, bytes + one, 100);
+    put("data.csv", bytes, two + 300); /* zeros, as a tape has them */
+    struct prepared p = prepared(&job);
+    assert_int_equal(p.train.samples, 2);
+    data_unmap(&p);
+    put("data.csv", bytes, one); /* one member alone */
+    p = prepared(&job);
+    assert_int_equal(p.train.samples, 1);
+    data_unmap(&p);
+    bytes[two] = 'x';
+    put("data.csv", bytes, two + 1);
+    refused(&job, ERR_CORRUPT, "data.csv: 1 bytes that are no gzip data follow the first");
+    bytes[one] ^= 1; /* the second member's magic */
+    put("data.csv", bytes, two);
+    refused(&job, ERR_CORRUPT, "is a second part damaged?");
+}
+
 /* More rows than a chunk and than the first size of the memfd, against arithmetic. */
 static void many_rows(void **state)
 {
@@ -354,6 +378,7 @@ int main(void)
         cmocka_unit_test(broken_text),
         cmocka_unit_test(an_endless_field),
         cmocka_unit_test(packed_text),
+        cmocka_unit_test(what_follows_packed_text),
         cmocka_unit_test(many_rows),
         cmocka_unit_test(numbers_as_strtod_reads_them),
     };
