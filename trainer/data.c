@@ -23,8 +23,9 @@ static int open_in_root(const char *root, const char *path, int *ret_fd, struct 
     CLEANUP(mem_closep) int fd = -1;
     /* O_NONBLOCK: opening a named pipe must not wait for a writer. */
     int r = file_open_beneath(root_fd, path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0, &fd, e);
-    if (r == ERR_IO && (errno == ELOOP || errno == ENOTDIR || errno == ENAMETOOLONG))
-        return err_set(e, ERR_INVALID, "%s leads to no file in the data root %s: %s", path, root,
+    if (r == ERR_IO &&
+        (errno == ELOOP || errno == ENOTDIR || errno == ENAMETOOLONG || errno == EACCES))
+        return err_set(e, ERR_INVALID, "%s cannot be opened in the data root %s: %s", path, root,
                        strerror(errno)); /* trying again would not help */
     if (r < 0)
         return r;
