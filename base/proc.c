@@ -214,6 +214,13 @@ _Noreturn static void run_child(const struct proc_spawn *s, pid_t parent, int st
     _exit(127);
 }
 
+/* It is not there, or is nothing that can be run: no other try would find it so. */
+static int is_no_program(int number)
+{
+    return number == ENOENT || number == EACCES || number == ENOEXEC || number == ENOTDIR ||
+           number == EISDIR || number == ELOOP || number == ENAMETOOLONG;
+}
+
 int proc_start(const struct proc_spawn *s, pid_t *ret_pid, struct err *e)
 {
     int pipe_fds[2];
@@ -245,6 +252,8 @@ int proc_start(const struct proc_spawn *s, pid_t *ret_pid, struct err *e)
     close(pipe_fds[0]);
     if (n == (ssize_t)sizeof f) {
         waitpid(pid, NULL, 0);
+        if (strcmp(f.what, "exec") == 0 && is_no_program(f.number))
+            return err_set(e, ERR_INVALID, "cannot run %s: %s", s->program, strerror(f.number));
         errno = f.number;
         return err_errno(e, "cannot start %s (%.47s)", s->program, f.what);
     }

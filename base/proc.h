@@ -47,7 +47,8 @@ struct proc_spawn {
 };
 
 /* fork and exec with signals at their defaults and nothing inherited but what is named above.
- * If exec fails the sentence says why and no child is left. */
+ * If exec fails the sentence says why and no child is left; ERR_INVALID where the program is not
+ * there, or is nothing that can be run. */
 int proc_start(const struct proc_spawn *s, pid_t *ret_pid, struct err *e);
 
 /* The name "SIGKILL" of a signal, "signal 64" if it has none; static storage. */

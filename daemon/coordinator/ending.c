@@ -3,7 +3,8 @@
  *   done                                         -> succeeded, also when a stop was asked for
  *   stopped or shim_terminated, and a cancel     -> cancelled
  *   an attempt that never ran, and a cancel      -> cancelled
- *   spawn_failed or shim_lost before any rank ran -> pending, after 1, 2, 4 s, at most 3 times
+ *   spawn_failed or shim_lost before any rank ran,
+ *   retryable                                    -> pending, after 1, 2, 4 s, at most 3 times
  *   everything else                              -> failed, with the record's code and sentence
  */
 #include "daemon/coordinator/ending.h"
@@ -189,7 +190,7 @@ void ending_judge(const struct ending *x, const struct attempt_row *a, int ran, 
     describe(x, a, sentence, sizeof(sentence));
     if (x->outcome == OUTCOME_DONE)
         decide(ret, JOB_SUCCEEDED, "done", x->reason[0] ? x->reason : "All ranks finished.");
-    else if (infrastructure && !ran)
+    else if (infrastructure && !ran && x->retryable)
         judge_never_ran(x, a, sentence, ret);
     else if (was_cancelled(a) && (was_stopped(x) || infrastructure))
         decide(ret, JOB_CANCELLED, "cancelled", a->stop_reason ? a->stop_reason : "Cancelled.");

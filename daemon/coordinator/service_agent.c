@@ -202,8 +202,10 @@ static int take_end(struct sync *s, struct attempt_row *a, const json_t *o, stru
         snprintf(x.reason, sizeof(x.reason), "Node %s was rebooted while the attempt ran.",
                  a->node);
     }
-    if (strcmp(x.code, "attempt_lost") == 0 && x.outcome == OUTCOME_STOPPED)
+    if (strcmp(x.code, "attempt_lost") == 0 && x.outcome == OUTCOME_STOPPED) {
         x.outcome = OUTCOME_SHIM_LOST; /* its node had lost it, and has ended what was left */
+        x.retryable = 1;
+    }
     return try_end(c, a, &x, record, e);
 }
 

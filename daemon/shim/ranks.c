@@ -205,8 +205,21 @@ static int start_trainer(struct shim *s, const struct launch_rank *rank, pid_t *
 static int start_command(struct shim *s, const struct launch_rank *rank, pid_t *ret, struct err *e)
 {
     CLEANUP(mem_freep) char *program = NULL;
-    int r = environment_find(s->launch.spec->command[0], &program, e);
-    return r < 0 ? r : start(s, rank, program, s->launch.spec->command, ret, e);
+    const char *name = s->launch.spec->command[0];
+    int r = environment_find(name, &program, e);
+    if (r < 0) {
+        s->spawn_final = 1;
+        return r;
+    }
+    r = start(s, rank, program, s->launch.spec->command, ret, e);
+    if (r == ERR_INVALID) {
+        s->spawn_final = 1;
+        if (name[0] != '/' && strchr(name, '/')) {
+            CLEANUP(mem_freep) char *from = attempt_path(s->dir, ATTEMPT_ARTIFACTS);
+            err_prefix(e, "the command \"%.100s\", looked for in %s", name, from);
+        }
+    }
+    return r;
 }
 
 static int start_rank(struct shim *s, int i, struct err *e)

@@ -96,7 +96,7 @@ static void say_spawn(const struct shim *s, struct summary *m)
                  s->spawn_error.text);
     say(m, "spawn_failed", "spawn_failed", text);
     m->spawn_rank = s->spawn_rank;
-    m->retryable = 1;
+    m->retryable = !s->spawn_final;
 }
 
 static void say_signal(const struct shim *s, struct summary *m)

@@ -60,6 +60,7 @@ struct shim {
     struct stop_request stop; /* for SHIM_END_STOP */
     struct err spawn_error;   /* for SHIM_END_SPAWN */
     int spawn_rank;           /* which could not be started; -1: none in particular */
+    int spawn_final;          /* the job's command is at fault: another start would fail as well */
 
     sd_event *event;
     sd_event_source *kill_timer, *retry_timer, *directory;

@@ -116,8 +116,27 @@ teardown() { lib_teardown; }
     wait_for 10 ended
     [ "$(exit_field outcome)" = spawn_failed ]
     [ "$(exit_field rank)" = 0 ]
-    [ "$(exit_field retryable)" = true ]
-    [[ "$(exit_field reason)" == *'"no-such-program-here" is not on the PATH'* ]]
+    [ "$(exit_field retryable)" = false ]
+    [[ "$(exit_field reason)" == *'"no-such-program-here" is not on the PATH /usr/local'* ]]
+}
+
+@test "a command that cannot be run is its job's fault" {
+    start_shim "$(launch "$A" 1 5 0 '["./train.sh"]')"
+    wait_for 10 ended
+    [ "$(exit_field retryable)" = false ]
+    [[ "$(exit_field reason)" == *'"./train.sh", looked for in '*'/artifacts: cannot run'*'No such file'* ]]
+    rm -rf "$T/a"
+    echo "no program" >"$T/text"
+    start_shim "$(launch "$A" 1 5 0 "[\"$T/text\"]")"
+    wait_for 10 ended
+    [ "$(exit_field retryable)" = false ]
+    [[ "$(exit_field reason)" == *"cannot run $T/text: Permission denied"* ]]
+    rm -rf "$T/a"
+    chmod 755 "$T/text"
+    start_shim "$(launch "$A" 1 5 0 "[\"$T/text\"]")"
+    wait_for 10 ended
+    [ "$(exit_field retryable)" = false ]
+    [[ "$(exit_field reason)" == *"cannot run $T/text: Exec format error"* ]]
 }
 
 @test "a launch document that is broken ends as spawn_failed" {

@@ -212,9 +212,10 @@ static inline json_t *status(const json_t *wanted, const char *state, json_t *ta
 
 static inline json_t *exit_of(const char *outcome, const char *code)
 {
-    return json_pack("{s:{s:s, s:s, s:s, s:n, s:n, s:n, s:I}}", "exit", "outcome", outcome, "code",
-                     code, "reason", "Because.", "rank", "exit_code", "signal", "started_us",
-                     (json_int_t)0);
+    return json_pack("{s:{s:s, s:s, s:s, s:n, s:n, s:n, s:I, s:b}}", "exit", "outcome", outcome,
+                     "code", code, "reason", "Because.", "rank", "exit_code", "signal",
+                     "started_us", (json_int_t)0, "retryable",
+                     strcmp(outcome, "spawn_failed") == 0 || strcmp(outcome, "shim_lost") == 0);
 }
 
 static inline json_t *lines(int64_t from, int64_t to, const char *text)

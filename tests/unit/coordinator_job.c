@@ -90,7 +90,8 @@ static void bad_ends_name_rank_node_and_signal(void **state)
 static void starts_that_failed_are_tried_again(void **state)
 {
     (void)state;
-    const char *record = RECORD("spawn_failed", "spawn_failed", "No memory.", ",\"rank\":0");
+    const char *record =
+        RECORD("spawn_failed", "spawn_failed", "No memory.", ",\"rank\":0,\"retryable\":true");
     for (int64_t number = 1; number < ENDING_MAX_STARTS; number++) {
         struct verdict v = judge(record, number, NULL, 0);
         assert_int_equal(v.to, JOB_PENDING);
@@ -101,6 +102,14 @@ static void starts_that_failed_are_tried_again(void **state)
     assert_int_equal(v.to, JOB_FAILED);
     assert_string_equal(v.code, "spawn_failed");
     v = judge(record, 1, "cancelled", 0);
+    assert_int_equal(v.to, JOB_CANCELLED);
+    const char *own = RECORD("spawn_failed", "spawn_failed", "No such program on node n1.",
+                             ",\"rank\":0,\"retryable\":false");
+    v = judge(own, 1, NULL, 0); /* the job's own fault: once is enough */
+    assert_int_equal(v.to, JOB_FAILED);
+    assert_string_equal(v.code, "spawn_failed");
+    assert_string_equal(v.reason, "No such program on node n1.");
+    v = judge(own, 1, "cancelled", 0);
     assert_int_equal(v.to, JOB_CANCELLED);
     v = judge(RECORD("shim_lost", "shim_lost", "Gone.", ""), 1, NULL, 1); /* it had run */
     assert_int_equal(v.to, JOB_FAILED);
