@@ -183,7 +183,7 @@ int cli_state_color(const char *state)
 
 void cli_print_json(const json_t *doc)
 {
-    json_dumpf(doc, stdout, JSON_INDENT(2));
+    json_dumpf(doc, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII); /* no U+009B for a terminal */
     putchar('\n');
 }
 

@@ -89,7 +89,7 @@ static void print_chunk_json(struct logs *l, const char *bytes, size_t n)
     }
     json_auto_t *doc = json_pack("{s:I,s:I,s:O}", "rank", (json_int_t)l->rank, "offset",
                                  (json_int_t)l->offset, "text", text);
-    json_dumpf(doc, stdout, JSON_COMPACT);
+    json_dumpf(doc, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
     putchar('\n');
 }
 

@@ -688,6 +688,24 @@ static const char odd_job[] =
     "{\"id\":7,\"state\":\"\",\"name\":null,\"strategy\":[],\"progress\":7,\"devices\":{},"
     "\"spec\":\"x\",\"submitted_at\":\"yesterday\",\"warnings\":{\"a\":1}}";
 
+/* Some terminals take U+009B for ESC [, and JSON lets it stand. */
+static void json_is_safe_on_a_terminal(void **state)
+{
+    (void)state;
+    CLEANUP(result_done)
+    struct result s = RUN("show " JOB " --json", {"GET /v1/jobs/" JOB " ", 200, JSON,
+                                                  "{\"reason\":\"\xc2\x9b"
+                                                  "31m\"}"});
+    assert_int_equal(s.status, EXIT_OK);
+    assert_string_equal(s.out.data, "{\n  \"reason\": \"\\u009B31m\"\n}\n");
+    CLEANUP(result_done)
+    struct result l =
+        RUN("logs " JOB " --json", {"GET /v1/jobs/" JOB "/logs", 200,
+                                    "Content-Type: text/plain\r\nX-Log-Size: 2\r\n", "\xc2\x9b"});
+    assert_int_equal(l.status, EXIT_OK);
+    expect_in(&l.out, "\"text\":\"\\u009B\"");
+}
+
 static void odd_documents(void **state)
 {
     (void)state;
@@ -737,6 +755,7 @@ int main(void)
         cmocka_unit_test(metrics_table),
         cmocka_unit_test(the_token_comes_from_a_file),
         cmocka_unit_test(odd_documents),
+        cmocka_unit_test(json_is_safe_on_a_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
