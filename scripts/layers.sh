@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The house rules on includes: an #include may only point down, and each foreign library has one room.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 bad=0
 
 # room: the rooms of ours that it may include

@@ -2,7 +2,7 @@
 # Runs tests and counts them: test.sh [unit] [e2e] [NAME-PART]; without arguments everything that CI runs.
 # The last line is "N passed, N failed".
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 export BUILD="${BUILD:-build}"
 passed=0
 failed=0
