@@ -27,7 +27,8 @@
 #define AGENT_TICK_US       1000000 /* a look at everything, should a notice have been lost */
 #define AGENT_PARK_MS       10000
 #define AGENT_ARTIFACTS_MAX 1000
-#define AGENT_ARTIFACT_GIB  16     /* a larger one (mostly holes, perhaps) is left out */
+#define AGENT_ARTIFACT_GIB  16 /* a larger one (mostly holes, perhaps) is left out */
+#define LEFT_OUT_MAX        32
 #define AGENT_SHIM_STARTS   3      /* of one attempt, before its shim counts as lost */
 #define REPORT_LINES_MAX    2000   /* of one sync */
 #define REPORT_BYTES_MAX    524288 /* of one sync */
@@ -85,6 +86,8 @@ struct attempt {
     int uploading; /* index of the one in flight, or -1 */
     int64_t uploading_size;
     int artifacts_listed, files_done;
+    json_t *left_out;   /* [{"name","why"}] of the first LEFT_OUT_MAX, or NULL */
+    int left_out_count; /* of all */
     int logs_dirty;
 
     int wd_moves, wd_writes; /* inotify, -1: none */
@@ -180,6 +183,11 @@ int reports_done(const struct attempt *a);
 /* ---- uploads.c ---- */
 void uploads_add_logs(struct attempt *a, const json_t *ranks);
 void uploads_pump(struct attempt *a);
+
+/* ---- leftout.c: files that the coordinator does not get ---- */
+void left_out_add(struct attempt *a, const char *name, const char *why);
+void left_out_cut(struct attempt *a, int count); /* takes back all but the first `count` */
+json_t *left_out_exit(const struct attempt *a);  /* the exit record with them; a new reference */
 
 /* ---- watch.c ---- */
 int watch_init(struct agent *g, struct err *e);

@@ -53,6 +53,7 @@ void attempt_free(struct attempt *a)
     mem_closep(&a->report_fd);
     shim_record_done(&a->shim);
     json_decref(a->exit);
+    json_decref(a->left_out);
     for (int i = 0; i < a->upload_count; i++) {
         free(a->uploads[i].name);
         free(a->uploads[i].file);

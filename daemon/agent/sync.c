@@ -33,7 +33,7 @@ static json_t *attempt_to_json(struct attempt *a, int *lines, int64_t *bytes)
 {
     int ended = attempt_complete(a);
     json_int_t ended_us = ended ? json_integer_value(json_object_get(a->exit, "ended_us")) : 0;
-    json_t *exit = ended ? json_incref(a->exit) : json_null();
+    json_t *exit = ended ? left_out_exit(a) : json_null();
     return json_pack("{s:s, s:I, s:s, s:I, s:o, s:I, s:I, s:o, s:o}", "attempt", a->id, "epoch",
                      (json_int_t)a->epoch, "state", attempt_state(a), "shim_pid",
                      (json_int_t)a->shim.shim.pid, "ranks", ranks_to_json(a), "started_us",

@@ -82,14 +82,34 @@ static DIR *list_open(const struct attempt *a)
     return d;
 }
 
-/* 1 for one that would take hours and the coordinator's disk. */
-static int is_too_large(const struct attempt *a, const char *name, int64_t size)
+/* Lists one entry of artifacts/, or says why it is left out; -1 where we are out of descriptors. */
+static int list_artifact(struct attempt *a, int dir_fd, const char *name, int *count)
 {
-    if (size <= (int64_t)AGENT_ARTIFACT_GIB << 30)
+    char why[120];
+    int64_t size = 0;
+    int fd = open_artifact(dir_fd, name, &size);
+    if (fd < 0 && file_is_short(errno))
+        return -1;
+    if (fd < 0) {
+        left_out_add(a, name,
+                     errno == EINVAL || errno == ELOOP
+                         ? "only regular files of the job, at the top level, are kept"
+                         : strerror(errno));
         return 0;
-    log_event(LOG_LEVEL_WARNING, "file_left_out", "attempt=%s file=%s bytes=%lld limit_gib=%d",
-              a->id, log_quote(name), (long long)size, AGENT_ARTIFACT_GIB);
-    return 1;
+    }
+    close(fd);
+    if (size > (int64_t)AGENT_ARTIFACT_GIB << 30) { /* hours, and the coordinator's disk */
+        snprintf(why, sizeof why, "it has %lld bytes; at most %d GiB are kept", (long long)size,
+                 AGENT_ARTIFACT_GIB);
+        left_out_add(a, name, why);
+    } else if (*count == AGENT_ARTIFACTS_MAX) {
+        snprintf(why, sizeof why, "at most %d files are kept", AGENT_ARTIFACTS_MAX);
+        left_out_add(a, name, why);
+    } else {
+        (*count)++;
+        add(a, mem_printf("artifact.%s", name), mem_strdup(name), 1);
+    }
+    return 0;
 }
 
 /* 0 once it is done; -1 where it must be tried again. */
@@ -98,23 +118,17 @@ static int list_artifacts(struct attempt *a)
     DIR *d = list_open(a);
     struct dirent *entry;
     int count = 0, logs = a->upload_count, again = !d && file_is_short(errno);
+    int left_out = a->left_out_count;
     while (d && !again && (entry = readdir(d))) {
-        int64_t size;
-        int file = open_artifact(dirfd(d), entry->d_name, &size);
-        again = file < 0 && file_is_short(errno);
-        if (file < 0)
-            continue;
-        close(file);
-        if (!is_too_large(a, entry->d_name, size) && count++ < AGENT_ARTIFACTS_MAX)
-            add(a, mem_printf("artifact.%s", entry->d_name), mem_strdup(entry->d_name), 1);
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            again = list_artifact(a, dirfd(d), entry->d_name, &count) < 0;
     }
     if (d)
         closedir(d);
     while (again && a->upload_count > logs)
         drop_last(a);
-    if (count > AGENT_ARTIFACTS_MAX && !again)
-        log_event(LOG_LEVEL_WARNING, "artifacts_left_out", "attempt=%s count=%d limit=%d", a->id,
-                  count, AGENT_ARTIFACTS_MAX);
+    if (again)
+        left_out_cut(a, left_out);
     a->artifacts_listed = !again;
     return again ? -1 : 0;
 }
@@ -158,8 +172,7 @@ static int read_chunk(int fd, int64_t offset, int64_t size, struct buf *ret)
 static void refuse(struct attempt *a, struct upload *u, const char *why)
 {
     u->refused = 1;
-    log_event(LOG_LEVEL_WARNING, "file_left_out", "attempt=%s file=%s reason=%s", a->id,
-              log_quote(u->name), log_quote(why));
+    left_out_add(a, u->file, why);
 }
 
 /* What the coordinator says it has, or -1. */
@@ -170,6 +183,17 @@ static int64_t answered_size(const struct http_answer *answer)
     return json_is_integer(size) && json_integer_value(size) >= 0 ? json_integer_value(size) : -1;
 }
 
+/* The problem's own sentence, or the status. */
+static void say_refusal(const struct http_answer *answer, char *out, size_t size)
+{
+    json_auto_t *doc = json_loadb(answer->body, answer->size, JSON_REJECT_DUPLICATES, NULL);
+    const char *detail = json_string_value(json_object_get(doc, "detail"));
+    if (detail)
+        snprintf(out, size, "the coordinator refused it: %s", detail);
+    else
+        snprintf(out, size, "the coordinator answered %d to it", answer->status);
+}
+
 static int is_final(int status)
 {
     return status >= 400 && status < 500 && status != 401 && status != 403 && status != 408 &&
@@ -178,9 +202,9 @@ static int is_final(int status)
 
 static void take_answer(struct attempt *a, struct upload *u, const struct http_answer *answer)
 {
-    char why[80];
+    char why[256];
     int64_t size = answer->status == 200 || answer->status == 409 ? answered_size(answer) : -1;
-    snprintf(why, sizeof why, "the coordinator answered %d to a file", answer->status);
+    say_refusal(answer, why, sizeof why);
     if (size >= 0 && (answer->status == 200 || size != u->acked)) {
         u->acked = size;
         u->told = 1;

@@ -37,7 +37,7 @@ struct resting {
 struct service {
     struct store *store;
     char run_id[ID_SIZE]; /* another at each start, also of a restored copy */
-    struct api *api; /* NULL in tests */
+    struct api *api;      /* NULL in tests */
 
     int64_t now_us, wall_us; /* of this turn: boot time for intervals, wall for display */
     int64_t clock_ahead_us;  /* tests put both clocks ahead */

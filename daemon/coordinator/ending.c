@@ -82,6 +82,30 @@ static int check_size(const json_t *doc, struct err *e)
     return 0;
 }
 
+/* What the node left out of the files: shown to users as it is. */
+static int check_left_out(const json_t *doc, struct err *e)
+{
+    const json_t *list = json_object_get(doc, "left_out");
+    const json_t *count = json_object_get(doc, "left_out_count");
+    size_t n = json_array_size(list);
+    if (!list && !count)
+        return 0;
+    if (!json_is_array(list) || n < 1 || n > ENDING_MAX_LEFT_OUT || !json_is_integer(count) ||
+        json_integer_value(count) < (json_int_t)n)
+        return err_set(e, ERR_INVALID, "exit.left_out is not a list of 1 to %d with its count",
+                       ENDING_MAX_LEFT_OUT);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(list, i);
+        const json_t *name = json_object_get(item, "name"), *why = json_object_get(item, "why");
+        if (!json_is_string(name) || !json_is_string(why) || json_object_size(item) != 2 ||
+            json_string_length(name) > ENDING_LEFT_OUT_TEXT ||
+            json_string_length(why) > ENDING_LEFT_OUT_TEXT)
+            return err_set(e, ERR_INVALID, "exit.left_out[%zu] is no name and why of at most %d", i,
+                           ENDING_LEFT_OUT_TEXT);
+    }
+    return 0;
+}
+
 int ending_parse(const json_t *doc, struct ending *ret, struct err *e)
 {
     struct ending x = {.rank = -1, .exit_code = -1};
@@ -103,7 +127,8 @@ int ending_parse(const json_t *doc, struct ending *ret, struct err *e)
     signal = json_string_value(signal_value);
     if (check_texts(code, reason, signal, e) != 0 ||
         optional_int(doc, "rank", 1000000, &x.rank, e) != 0 ||
-        optional_int(doc, "exit_code", 255, &x.exit_code, e) != 0 || check_size(doc, e) != 0)
+        optional_int(doc, "exit_code", 255, &x.exit_code, e) != 0 || check_left_out(doc, e) != 0 ||
+        check_size(doc, e) != 0)
         return ERR_INVALID;
     snprintf(x.code, sizeof(x.code), "%s", code);
     snprintf(x.reason, sizeof(x.reason), "%s", reason);

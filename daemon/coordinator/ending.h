@@ -9,9 +9,11 @@
 #include "base/err.h"
 #include "storage/store.h"
 
-#define ENDING_MAX_BYTES  (256 * 1024) /* of an exit record as text; 1,024 ranks take some 90 KB */
-#define ENDING_REASON_MAX 1000
-#define ENDING_MAX_STARTS 4 /* attempts that never ran; after that many the job fails */
+#define ENDING_MAX_BYTES     (256 * 1024) /* of an exit record as text; 1,024 ranks take some 90 KB */
+#define ENDING_REASON_MAX    1000
+#define ENDING_MAX_LEFT_OUT  64  /* files that an exit record names as left out */
+#define ENDING_LEFT_OUT_TEXT 255 /* bytes of each name and why */
+#define ENDING_MAX_STARTS    4   /* attempts that never ran; after that many the job fails */
 
 enum outcome {
     OUTCOME_DONE,

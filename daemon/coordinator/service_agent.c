@@ -464,6 +464,7 @@ static int append(struct service *c, const struct agent_file *q, const struct at
     case ERR_INVALID: return service_fail(r, 400, "invalid_file", "%s.", e.text);
     case ERR_NO_SPACE:
         return service_fail(r, 507, "insufficient_storage", "Nothing was stored: %s", e.text);
+    case ERR_TOO_LARGE: return service_fail(r, 413, "too_large", "%s.", e.text);
     default: return service_fail(r, 500, "internal", "The file could not be stored: %s", e.text);
     }
 }

@@ -212,6 +212,16 @@ static json_t *only_artifacts(const json_t *files)
     return list;
 }
 
+/* What the job left and its node could not hand over, by the exit record. */
+static void add_left_out(json_t *body, const char *exit)
+{
+    json_auto_t *record = exit ? json_loads(exit, 0, NULL) : NULL;
+    json_t *list = json_object_get(record, "left_out");
+    json_t *count = json_object_get(record, "left_out_count");
+    json_object_set_new(body, "left_out", list ? json_incref(list) : json_array());
+    json_object_set_new(body, "left_out_count", count ? json_incref(count) : json_integer(0));
+}
+
 int service_artifact_list(struct service *c, const char *id, struct service_reply *r)
 {
     struct job_row job;
@@ -222,12 +232,14 @@ int service_artifact_list(struct service *c, const char *id, struct service_repl
         return rc;
     if (job.attempt > 0)
         rc = store_file_list(c->store, job.id, job.attempt, &text, &e);
+    CLEANUP(mem_freep) char *exit = STEAL(job.exit);
     job_row_done(&job);
     if (rc != 0)
         return coordinator_read_failed(&e, r);
     json_auto_t *files = text ? json_loads(text, 0, NULL) : NULL;
     r->status = 200;
     r->body = json_pack("{s:o}", "artifacts", only_artifacts(files));
+    add_left_out(r->body, exit);
     return 0;
 }
 

@@ -232,7 +232,22 @@ static int move_job(struct service *c, const struct attempt_row *a, const struct
     return rc;
 }
 
-static int end_rows(struct service *c, struct attempt_row *a, const struct ending *x, struct err *e)
+/* What its node could not hand over of its files. */
+static int event_left_out(struct service *c, const struct attempt_row *a, const json_t *record,
+                          struct err *e)
+{
+    json_t *list = json_object_get(record, "left_out");
+    if (json_array_size(list) == 0)
+        return 0;
+    return job_event(c->store, "files_left_out", a->job_id, a->node,
+                     json_pack("{s:s, s:I, s:O, s:O}", "attempt", a->id, "number",
+                               (json_int_t)a->number, "left_out", list, "left_out_count",
+                               json_object_get(record, "left_out_count")),
+                     c->wall_us, e);
+}
+
+static int end_rows(struct service *c, struct attempt_row *a, const struct ending *x,
+                    const json_t *record, struct err *e)
 {
     int rc = store_attempt_update(c->store, a, e);
     if (rc == 0)
@@ -243,6 +258,8 @@ static int end_rows(struct service *c, struct attempt_row *a, const struct endin
                                  (json_int_t)a->number, "outcome", outcome_name(x->outcome), "code",
                                  x->code, "reason", x->reason),
                        c->wall_us, e);
+    if (rc == 0)
+        rc = event_left_out(c, a, record, e);
     return rc == 0 ? move_job(c, a, x, e) : rc;
 }
 
@@ -262,7 +279,7 @@ int try_end(struct service *c, struct attempt_row *a, const struct ending *x, co
     if (a->started_us == 0 && started)
         rc = first_seen_running(c, a, x->started_us, NULL, e);
     if (rc == 0)
-        rc = end_rows(c, a, x, e);
+        rc = end_rows(c, a, x, record, e);
     if (rc != 0)
         return rc;
     struct node *n = nodes_find(&c->nodes, a->node);

@@ -16,6 +16,18 @@ teardown() { lib_teardown; }
 
 dir_of() { echo "$T/state/attempts/$1"; }
 
+@test "what is left out is told with the end" {
+    start_agent
+    wait_for 10 agent_ready
+    want_run "$A" "$(launch "$A" 1 5 0 '["sh", "-c", "echo 1 >kept; echo 1 >\"a b\"; mkdir sub; truncate -s 17G vast; : >\"$(printf \"x \\001\\377\")\""]')"
+    wait_for 10 seen_state "$A" ended
+    [ "$(seen_field "$A" exit.outcome)" = done ]
+    [ "$(seen_field "$A" exit.left_out_count)" = 4 ]
+    [ "$(seen_field "$A" 'exit.left_out | sort_by(.name) | map(.name) | join(",")')" = 'a b,sub,vast,x \x01\xff' ]
+    [ "$(seen_field "$A" 'exit.left_out[] | select(.name == "a b") | .why')" = "the coordinator refused it: no blanks" ]
+    [[ "$(seen_field "$A" 'exit.left_out[] | select(.name == "vast") | .why')" == *"at most 16 GiB"* ]]
+}
+
 @test "a command job from wish to forgetting" {
     start_agent
     wait_for 10 agent_ready

@@ -199,6 +199,10 @@ static char *files_answer(struct MHD_Connection *c, const struct body *b, int *r
         *ret_status = 400;
         return strdup("{\"title\":\"bad name\"}");
     }
+    if (strchr(name, ' ')) {
+        *ret_status = 400;
+        return strdup("{\"title\":\"bad name\",\"detail\":\"no blanks\"}");
+    }
     pthread_mutex_lock(&lock);
     path_of(path, argument(c, "attempt"), ".files");
     mkdir(path, 0755);

@@ -304,6 +304,81 @@ static void starts_that_fail_are_tried_again(void **state)
     expect_reason(id, "node n1");
 }
 
+static json_t *artifacts_of(const char *id)
+{
+    struct service_reply r;
+    service_reply_init(&r);
+    assert_int_equal(service_artifact_list(c, id, &r), 0);
+    json_t *doc = json_incref(r.body);
+    service_reply_done(&r);
+    return doc;
+}
+
+static int events_of(const char *id, const char *type)
+{
+    struct service_reply r;
+    service_reply_init(&r);
+    assert_int_equal(service_event_list(c, id, 0, 100, &r), 0);
+    json_t *list = json_object_get(r.body, "events");
+    int count = 0;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        count +=
+            strcmp(json_string_value(json_object_get(json_array_get(list, i), "type")), type) == 0;
+    service_reply_done(&r);
+    return count;
+}
+
+/* The end of a job whose record says `left_out`. */
+static char *job_that_left(json_t *take_left_out, int count)
+{
+    char *id = new_job(JOB(1, ""));
+    json_auto_t *w = wanted_for(id);
+    json_t *record = exit_of("done", "done");
+    json_object_set_new(json_object_get(record, "exit"), "left_out", take_left_out);
+    json_object_set_new(json_object_get(record, "exit"), "left_out_count", json_integer(count));
+    json_decref(say(status(w, "ended", record)));
+    return id;
+}
+
+static void what_was_left_out_is_told(void **state)
+{
+    (void)state;
+    hello();
+    CLEANUP(mem_freep)
+    char *id = job_that_left(json_pack("[{s:s, s:s}]", "name", "a b", "why", "A blank."), 7);
+    expect_job(id, "succeeded", "done");
+    json_auto_t *doc = artifacts_of(id);
+    json_t *list = json_object_get(doc, "left_out");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(list, 0), "name")), "a b");
+    assert_int_equal(json_integer_value(json_object_get(doc, "left_out_count")), 7);
+    json_auto_t *job = show(id);
+    assert_int_equal(json_array_size(json_object_get(json_object_get(job, "exit"), "left_out")), 1);
+    assert_int_equal(events_of(id, "files_left_out"), 1);
+    CLEANUP(mem_freep) char *none = new_job(JOB(1, ""));
+    json_auto_t *empty = artifacts_of(none);
+    assert_int_equal(json_array_size(json_object_get(empty, "left_out")), 0);
+    assert_true(json_is_array(json_object_get(empty, "left_out")));
+}
+
+static void a_list_of_what_was_left_out_is_checked(void **state)
+{
+    (void)state;
+    hello();
+    char long_name[300];
+    memset(long_name, 'a', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = '\0';
+    json_t *many = json_array();
+    for (int i = 0; i < 65; i++)
+        json_array_append_new(many, json_pack("{s:s, s:s}", "name", "a", "why", "b"));
+    json_t *wrong[] = {json_object(), json_pack("[i]", 1), many,
+                       json_pack("[{s:s, s:i}]", "name", "a", "why", 1),
+                       json_pack("[{s:s, s:s}]", "name", long_name, "why", "b")};
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        CLEANUP(mem_freep) char *id = job_that_left(wrong[i], 100);
+        expect_job(id, "failed", "invalid_exit_record");
+    }
+}
+
 static void a_reboot_ends_what_ran(void **state)
 {
     (void)state;
@@ -582,6 +657,8 @@ int main(void)
         TEST(cancels),
         TEST(a_cancel_before_the_node_has_begun),
         TEST(starts_that_fail_are_tried_again),
+        TEST(what_was_left_out_is_told),
+        TEST(a_list_of_what_was_left_out_is_checked),
         TEST(a_reboot_ends_what_ran),
         TEST(two_agents_of_one_machine_with_one_name),
         TEST(bytes_without_a_report_are_taken),
