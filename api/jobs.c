@@ -74,8 +74,10 @@ int jobs_metrics(struct service *s, struct request *q, struct service_reply *r)
 {
     int64_t max_points = 0;
     int64_t after_step = 0;
-    if (query_int(q, "max_points", 1, 1000000, 0, &max_points, r) < 0 ||
-        query_int(q, "after_step", 0, INT64_MAX, 0, &after_step, r) < 0)
+    int64_t after_epoch = 0;
+    if (query_int(q, "max_points", 1, SERVICE_MAX_POINTS, 0, &max_points, r) < 0 ||
+        query_int(q, "after_step", 0, INT64_MAX, 0, &after_step, r) < 0 ||
+        query_int(q, "after_epoch", 0, INT64_MAX, 0, &after_epoch, r) < 0)
         return ERR_INVALID;
-    return service_job_metrics(s, q->args[0], max_points, after_step, r);
+    return service_job_metrics(s, q->args[0], max_points, after_step, after_epoch, r);
 }

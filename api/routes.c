@@ -21,7 +21,7 @@ const struct route ROUTES[] = {
     {"GET",  "/v1/jobs/{id}/plan",                  ROLE_USER,  BODY_NONE,          0, "", jobs_plan},
     {"GET",  "/v1/jobs/{id}/attempts",              ROLE_USER,  BODY_NONE,          0, "", jobs_attempts},
     {"GET",  "/v1/jobs/{id}/events",                ROLE_USER,  BODY_NONE,          0, "after limit", events_of_job},
-    {"GET",  "/v1/jobs/{id}/metrics",               ROLE_USER,  BODY_NONE,          0, "max_points after_step", jobs_metrics},
+    {"GET",  "/v1/jobs/{id}/metrics",               ROLE_USER,  BODY_NONE,          0, "max_points after_step after_epoch", jobs_metrics},
     {"GET",  "/v1/jobs/{id}/logs",                  ROLE_USER,  BODY_NONE,          0, "rank attempt offset tail limit", files_log},
     {"GET",  "/v1/jobs/{id}/artifacts",             ROLE_USER,  BODY_NONE,          0, "", files_artifact_list},
     {"GET",  "/v1/jobs/{id}/artifacts/{name}",      ROLE_USER,  BODY_NONE,          0, "", files_artifact},

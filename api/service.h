@@ -74,9 +74,11 @@ int service_job_attempts(struct service *s, const char *id, struct service_reply
 /* {"events": [...], "next": "seq"}; job NULL: all events. */
 int service_event_list(struct service *s, const char *job, int64_t after, int limit,
                        struct service_reply *r);
-/* max_points 0: every point; after_step: only later ones. */
+#define SERVICE_MAX_POINTS 100000 /* steps of one answer */
+/* max_points 0: every step, else at most SERVICE_MAX_POINTS; after_step and after_epoch: only later
+ * ones. */
 int service_job_metrics(struct service *s, const char *id, int64_t max_points, int64_t after_step,
-                        struct service_reply *r);
+                        int64_t after_epoch, struct service_reply *r);
 
 struct log_request {
     const char *id;

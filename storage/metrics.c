@@ -189,8 +189,8 @@ static void epoch_done(void *row)
 }
 
 /* Beside max(), SQLite takes the other columns from the row that has it. */
-int store_epoch_list(struct store *s, const char *job_id, int limit, struct epoch_row *rows,
-                     struct err *e)
+int store_epoch_list(struct store *s, const char *job_id, int64_t after, int limit,
+                     struct epoch_row *rows, struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
     int64_t job = 0;
@@ -199,12 +199,13 @@ int store_epoch_list(struct store *s, const char *job_id, int limit, struct epoc
         r = db_job_seq(s, job_id, &job, e);
     if (r == 0)
         r = stmt_read(&q, s,
-                      "SELECT max(attempt), epoch, data FROM epochs WHERE job = ?"
+                      "SELECT max(attempt), epoch, data FROM epochs WHERE job = ? AND epoch > ?"
                       " GROUP BY epoch ORDER BY epoch LIMIT ?",
                       e);
     if (r < 0)
         return r;
     stmt_int(&q, job);
+    stmt_int(&q, after);
     stmt_int(&q, limit);
     return stmt_rows(&q, limit, rows, sizeof *rows, epoch_read, epoch_done, e);
 }

@@ -241,9 +241,9 @@ struct epoch_row {
 };
 void epoch_row_done(struct epoch_row *r);
 int store_epoch_put(struct store *s, const char *job_id, const struct epoch_row *r, struct err *e);
-/* Of the latest attempt that has each epoch, ascending. */
-int store_epoch_list(struct store *s, const char *job_id, int limit, struct epoch_row *rows,
-                     struct err *e);
+/* Of the latest attempt that has each epoch, ascending, epoch > after, at most limit. */
+int store_epoch_list(struct store *s, const char *job_id, int64_t after, int limit,
+                     struct epoch_row *rows, struct err *e);
 
 /* ---- files that agents send: logs and artifacts, beneath STATE_DIR/files/<job>/<attempt>/ ----
  * `name` is one path component of [A-Za-z0-9._-], not starting with a dot. */

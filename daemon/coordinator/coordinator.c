@@ -27,7 +27,8 @@
 static const struct {
     int (*dirty)(struct service *);
     int (*submit)(struct service *, const struct submit_request *, struct service_reply *);
-    int (*metrics)(struct service *, const char *, int64_t, int64_t, struct service_reply *);
+    int (*metrics)(struct service *, const char *, int64_t, int64_t, int64_t,
+                   struct service_reply *);
     int (*nodes)(struct service *, int, const char *, struct service_reply *);
     int (*file)(struct service *, const struct agent_file *, struct service_reply *);
 } linked __attribute__((used)) = {service_dirty, service_job_submit, service_job_metrics,

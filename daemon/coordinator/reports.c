@@ -143,7 +143,7 @@ static int take_epoch(struct batch *b, const json_t *line, struct err *e)
 {
     struct epoch_row row = {.attempt = b->attempt->number};
     char time[CLOCK_TEXT_SIZE];
-    if (int_field(line, "epoch", 0, MAX_STEP, &row.epoch) != 0)
+    if (int_field(line, "epoch", 1, MAX_STEP, &row.epoch) != 0)
         return drop(b, "epoch: epoch is no whole number in range");
     json_auto_t *data = json_pack("{s:I, s:s}", "epoch", (json_int_t)row.epoch, "time",
                                   clock_format(time_field(b, line), time));

@@ -16,7 +16,7 @@
 #include "daemon/coordinator/document.h"
 #include "daemon/coordinator/text.h"
 
-#define METRICS_MAX_STEPS  100000
+#define METRICS_MAX_STEPS  SERVICE_MAX_POINTS
 #define METRICS_MAX_EPOCHS 10000
 #define METRICS_PAGE       1000
 #define EVENTS_MAX         1000
@@ -69,8 +69,6 @@ static int add_some_steps(struct service *c, const char *id, int64_t after, int6
     int rc = store_step_count(c->store, id, &last, e);
     if (rc < 0)
         return rc;
-    if (max_points > METRICS_MAX_STEPS)
-        max_points = METRICS_MAX_STEPS;
     int64_t wanted = max_points > 1 ? max_points - 1 : 1; /* the last step comes on top */
     int64_t stride = last > from ? (last - from + wanted - 1) / wanted : 1;
     while (from < last) {
@@ -84,26 +82,40 @@ static int add_some_steps(struct service *c, const char *id, int64_t after, int6
     return 0;
 }
 
-static int add_epochs(struct service *c, const char *id, struct buf *b, struct err *e)
+/* METRICS_MAX_EPOCHS after `after`; where it had to stop in *ret_next, or 0. */
+static int add_epochs(struct service *c, const char *id, int64_t after, struct buf *b,
+                      int64_t *ret_next, struct err *e)
 {
     struct epoch_row *rows = mem_zalloc(METRICS_MAX_EPOCHS * sizeof(*rows));
-    int count = store_epoch_list(c->store, id, METRICS_MAX_EPOCHS, rows, e);
+    int count = store_epoch_list(c->store, id, after, METRICS_MAX_EPOCHS, rows, e);
+    *ret_next = 0;
     for (int i = 0; i < count; i++) {
         buf_adds(b, i ? "," : "");
         buf_adds(b, rows[i].data);
+        after = rows[i].epoch;
         epoch_row_done(&rows[i]);
+    }
+    if (count == METRICS_MAX_EPOCHS) {
+        count = store_epoch_list(c->store, id, after, 1, rows, e);
+        if (count > 0) {
+            *ret_next = after;
+            epoch_row_done(&rows[0]);
+        }
     }
     free(rows);
     return count < 0 ? count : 0;
 }
 
 int service_job_metrics(struct service *c, const char *id, int64_t max_points, int64_t after_step,
-                        struct service_reply *r)
+                        int64_t after_epoch, struct service_reply *r)
 {
     struct job_row job;
     struct err e = {0};
     struct buf b = BUF_INIT;
-    int64_t next = 0;
+    int64_t next = 0, next_epoch = 0;
+    if (max_points > METRICS_MAX_STEPS)
+        return service_fail(r, 400, "invalid_parameter", "max_points is at most %d.",
+                            METRICS_MAX_STEPS);
     int rc = coordinator_job(c, id, &job, r);
     if (rc != 0)
         return rc;
@@ -113,10 +125,12 @@ int service_job_metrics(struct service *c, const char *id, int64_t max_points, i
                         : add_all_steps(c, id, after_step, &b, &next, &e);
     buf_adds(&b, "],\"epochs\":[");
     if (rc == 0)
-        rc = add_epochs(c, id, &b, &e);
+        rc = add_epochs(c, id, after_epoch, &b, &next_epoch, &e);
     buf_adds(&b, "]");
     if (next)
         buf_addf(&b, ",\"next_after_step\":%lld", (long long)next);
+    if (next_epoch)
+        buf_addf(&b, ",\"next_after_epoch\":%lld", (long long)next_epoch);
     buf_adds(&b, "}");
     if (rc != 0) {
         buf_done(&b);

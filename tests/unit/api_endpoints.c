@@ -88,9 +88,11 @@ static void numbers_in_queries(void **state)
     expect(&h, "GET /v1/jobs/j/events?after=9223372036854775807&limit=7", NULL, NULL, 200, NULL);
     assert_int_equal(h.service.after, INT64_MAX);
     assert_int_equal(h.service.limit, 7);
-    expect(&h, "GET /v1/jobs/j/metrics?max_points=50&after_step=12", NULL, NULL, 200, NULL);
-    assert_int_equal(h.service.max_points, 50);
+    expect(&h, "GET /v1/jobs/j/metrics?max_points=100000&after_step=12&after_epoch=7", NULL, NULL,
+           200, NULL);
+    assert_int_equal(h.service.max_points, 100000);
     assert_int_equal(h.service.after_step, 12);
+    assert_int_equal(h.service.after_epoch, 7);
     expect(&h, "GET /v1/jobs/j/metrics", NULL, NULL, 200, NULL);
     assert_int_equal(h.service.max_points, 0);
     static const char *const BAD[] = {
@@ -110,6 +112,8 @@ static void numbers_in_queries(void **state)
         "/v1/events?after=-1",
         "/v1/events?after=9223372036854775808",
         "/v1/jobs/j/metrics?max_points=0",
+        "/v1/jobs/j/metrics?max_points=100001",
+        "/v1/jobs/j/metrics?after_epoch=-1",
         "/v1/jobs/j/logs?rank=-1",
         "/v1/jobs/j/logs?attempt=0",
         "/v1/jobs/j/logs?limit=1048577",

@@ -42,7 +42,7 @@ static void from_submission_to_success(void **state)
     assert_int_equal(free_devices(), 2);
     struct service_reply r;
     service_reply_init(&r);
-    assert_int_equal(service_job_metrics(c, id, 0, 0, &r), 0);
+    assert_int_equal(service_job_metrics(c, id, 0, 0, 0, &r), 0);
     json_auto_t *metrics = json_loads(r.text, 0, NULL);
     service_reply_done(&r);
     assert_non_null(metrics);

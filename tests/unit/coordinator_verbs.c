@@ -275,6 +275,48 @@ static int full_disk_teardown(void **state)
 }
 
 /* A page that follows a long job asks for what is new; an agent may say any number for a step. */
+static json_t *metrics_of(const char *id, int64_t after_epoch)
+{
+    struct service_reply r;
+    service_reply_init(&r);
+    assert_int_equal(service_job_metrics(c, id, 1, 0, after_epoch, &r), 0);
+    json_t *doc = json_loads(r.text, 0, NULL);
+    assert_non_null(doc);
+    service_reply_done(&r);
+    return doc;
+}
+
+static int64_t next_epoch_of(const json_t *metrics)
+{
+    return json_integer_value(json_object_get(metrics, "next_after_epoch"));
+}
+
+static void more_epochs_than_an_answer_has_are_told(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct service_reply r;
+    CLEANUP(mem_freep) char *id = new_job(JOB(1, ""));
+    for (int i = 1; i <= 10001; i++) {
+        struct epoch_row row = {.attempt = 1, .epoch = i, .data = (char *)"{}"};
+        assert_int_equal(store_epoch_put(c->store, id, &row, &e), 0);
+        if (i == 10000) {
+            json_auto_t *all = metrics_of(id, 0);
+            assert_null(json_object_get(all, "next_after_epoch"));
+        }
+    }
+    json_auto_t *first = metrics_of(id, 0);
+    assert_int_equal(json_array_size(json_object_get(first, "epochs")), 10000);
+    assert_int_equal(next_epoch_of(first), 10000);
+    json_auto_t *rest = metrics_of(id, 10000);
+    assert_int_equal(json_array_size(json_object_get(rest, "epochs")), 1);
+    assert_null(json_object_get(rest, "next_after_epoch"));
+    service_reply_init(&r);
+    service_job_metrics(c, id, SERVICE_MAX_POINTS + 1, 0, 0, &r);
+    assert_int_equal(r.status, 400);
+    service_reply_done(&r);
+}
+
 static void metrics_cost_what_they_show(void **state)
 {
     (void)state;
@@ -299,7 +341,7 @@ static void metrics_cost_what_they_show(void **state)
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct service_reply r;
         service_reply_init(&r);
-        assert_int_equal(service_job_metrics(c, id, cases[i].max, cases[i].after, &r), 0);
+        assert_int_equal(service_job_metrics(c, id, cases[i].max, cases[i].after, 0, &r), 0);
         json_auto_t *doc = json_loads(r.text, 0, NULL);
         const json_t *steps = json_object_get(doc, "steps");
         assert_int_equal(json_array_size(steps), cases[i].count);
@@ -352,6 +394,7 @@ int main(void)
         TEST(documents_keep_every_byte),
         TEST(dry_run_stores_nothing),
         TEST(lists_page_by_cursor),
+        TEST(more_epochs_than_an_answer_has_are_told),
         TEST(metrics_cost_what_they_show),
         TEST(reading_what_is_damaged_costs_no_rebuild),
         TEST(keys_outlive_a_clock_set_ahead),

@@ -136,12 +136,13 @@ int service_event_list(struct service *s, const char *job, int64_t after, int li
 }
 
 int service_job_metrics(struct service *s, const char *id, int64_t max_points, int64_t after_step,
-                        struct service_reply *r)
+                        int64_t after_epoch, struct service_reply *r)
 {
     if (begin(s, "job_metrics", id, r))
         return -1;
     s->max_points = max_points;
     s->after_step = after_step;
+    s->after_epoch = after_epoch;
     return answer(r, json_pack("{s:[], s:[]}", "steps", "epochs"));
 }
 

@@ -27,7 +27,7 @@ struct service {
     char id[128], name[128], text[4096], key[300];
     int has_states, has_label, has_user, has_after, has_key;
     char states[200], label[200], user[200], after_text[200];
-    int64_t limit, after, max_points, after_step, rank, attempt, offset, epoch;
+    int64_t limit, after, max_points, after_step, after_epoch, rank, attempt, offset, epoch;
     int dry_run, strict;
     size_t body_len;
     uint64_t ticket; /* of the last sync */

@@ -191,7 +191,7 @@ static void test_epochs(void **state)
 {
     struct fixture *f = *state;
     struct epoch_row rows[10] = {0};
-    assert_int_equal(store_epoch_list(f->s, "job_1", 10, rows, &f->e), 0);
+    assert_int_equal(store_epoch_list(f->s, "job_1", 0, 10, rows, &f->e), 0);
     put_epoch(f, 1, 2, "{\"a\":2}");
     put_epoch(f, 1, 1, "{\"a\":1}");
     put_epoch(f, 1, 3, "{\"a\":3}");
@@ -200,7 +200,7 @@ static void test_epochs(void **state)
     assert_ok(f, store_commit(f->s, &f->e));
     reopen(f);
     for (int limit = 1; limit <= 4; limit++) {
-        int n = store_epoch_list(f->s, "job_1", limit, rows, &f->e);
+        int n = store_epoch_list(f->s, "job_1", 0, limit, rows, &f->e);
         assert_int_equal(n, limit < 3 ? limit : 3);
         static const char *const data[] = {"{\"a\":1}", "{\"b\":22}", "{\"a\":3}"};
         for (int i = 0; i < n; i++) {
@@ -213,8 +213,8 @@ static void test_epochs(void **state)
     struct epoch_row r = {.attempt = 1, .epoch = 1};
     assert_int_equal(store_epoch_put(f->s, "job_1", &r, &f->e), ERR_INVALID); /* no data */
     assert_int_equal(store_epoch_put(f->s, "job_9", &r, &f->e), ERR_NOT_FOUND);
-    assert_int_equal(store_epoch_list(f->s, "job_9", 1, rows, &f->e), ERR_NOT_FOUND);
-    assert_int_equal(store_epoch_list(f->s, "job_1", 0, rows, &f->e), ERR_INVALID);
+    assert_int_equal(store_epoch_list(f->s, "job_9", 0, 1, rows, &f->e), ERR_NOT_FOUND);
+    assert_int_equal(store_epoch_list(f->s, "job_1", 0, 0, rows, &f->e), ERR_INVALID);
 }
 
 #define T(t) cmocka_unit_test_setup_teardown(t, fixture_job, fixture_done)
