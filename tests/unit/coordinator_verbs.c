@@ -336,7 +336,7 @@ static void metrics_cost_what_they_show(void **state)
                  {1000, 1000000000000, 0, 0},
                  {2, 0, 1, 2},
                  {1, 0, 1, 2},
-                 {1000000, 0, 1, 3},
+                 {100000, 0, 1, 3},
                  {3, 999999999998, 999999999999, 2}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct service_reply r;
