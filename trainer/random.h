@@ -19,6 +19,7 @@ float random_unit(uint32_t word); /* [0, 1), 24 bits */
 /* Fills w with the tensor's start values: stream = tensor number in the model, index = element.
  * Keras's initialisers: limits and deviations from fan_in and fan_out, normals truncated at two
  * deviations where Keras truncates. */
-void random_initialize(const struct tensor_spec *t, uint64_t seed, uint64_t tensor_number, float *w);
+void random_initialize(const struct tensor_spec *t, uint64_t seed, uint64_t tensor_number,
+                       float *w);
 
 #endif
