@@ -132,7 +132,6 @@ int main(int argc, char **argv)
         return TRAIN_PERMANENT;
     }
     int status = a.prepare ? train_prepare(&l, &fds) : train_rank(&l, a.rank, &fds, &stop_asked);
-    log_event(LOG_LEVEL_INFO, "trainer_ended", "job=%s rank=%d status=%d", l.job, a.rank, status);
     launch_done(&l);
     return status;
 }

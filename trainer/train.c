@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "trainer/report.h"
+#include "trainer/say.h"
 #include "trainer/weights.h"
 
 /* ---- the run ---- */
@@ -33,8 +34,11 @@ static int run_epoch(struct engine *g, struct report *out, int64_t epoch, int *r
         r = engine_end_epoch(g, &x, e);
     if (r < 0)
         return r;
-    if (g->mesh.rank == 0)
-        r = report_epoch(out, g, epoch, &x, (double)(clock_boottime_us() - began) * 1e-6, e);
+    if (g->mesh.rank == 0) {
+        double seconds = (double)(clock_boottime_us() - began) * 1e-6;
+        say_epoch(g, epoch, &x, seconds);
+        r = report_epoch(out, g, epoch, &x, seconds, e);
+    }
     free(x.members);
     return r;
 }
@@ -122,6 +126,7 @@ int train_rank(const struct launch *l, int rank, const struct engine_fds *fds,
     struct ending end = judge(r, g.mesh.world != NULL, stopped, stop, g.code, &e);
     if (report_verdict(&out, end.outcome, end.code, e.text, &late) < 0 && end.status == TRAIN_DONE)
         end.status = TRAIN_RETRY;
+    say_verdict(rank, e.text);
     engine_close(&g);
     report_done(&out);
     return end.status;
@@ -162,6 +167,7 @@ int train_prepare(const struct launch *l, const struct engine_fds *fds)
     if (r < 0) {
         end = ending_of(&e, "data_invalid");
         report_verdict(&out, end.outcome, end.code, e.text, NULL);
+        say_verdict(-1, e.text);
     }
     data_unmap(&p);
     report_done(&out);

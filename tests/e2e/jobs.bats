@@ -30,6 +30,7 @@ agent_with_data() {
   get "/v1/jobs/$id" | jq -e '.progress.step == 58 and .progress.steps == 58 and .attempt == 1 and (.devices | length) == 2
     and .devices[1].rank == 1 and .devices[0].node == "n1" and .submitted_at <= .started_at and .started_at <= .finished_at and .strategy.name == "mirrored"'
   get "/v1/jobs/$id/metrics" | jq -e '(.steps | length) == 58 and (.epochs | length) == 2 and .epochs[1].accuracy > .epochs[0].accuracy and .steps[0].learning_rate == 0.1'
+  get "/v1/jobs/$id/logs?rank=0" | grep -q '^Epoch 2/2 - step 58/58 .* loss: 1\.[0-9]* - accuracy: 0\.[0-9]*$'
   get "/v1/jobs/$id/metrics?max_points=10" | jq -e '(.steps | length) <= 11 and .steps[-1].step == 58'
   get "/v1/jobs/$id/artifacts/model.safetensors" >"$DIR/weights"
   [ "$(stat -c %s "$DIR/weights")" -gt 9640 ]
