@@ -169,7 +169,7 @@ bench: deps-test
 # A build of its own, so that the plain one stays.
 SAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 san: deps-test
-	@$(MAKE) --no-print-directory BUILD=build-san OPT=-O1 SAN="$(SAN_FLAGS)" CPPFLAGS=-DTRAINYARD_SANITIZED all build-tests
+	@$(MAKE) --no-print-directory BUILD=build-san OPT=-O1 SAN="$(SAN_FLAGS)" CPPFLAGS=-DTRAINYARD_SANITIZED CFLAGS=-Wno-format-truncation all build-tests
 	@BUILD=build-san TRAINYARD_SLOW=4 scripts/test.sh unit e2e
 
 FUZZ_SECONDS ?= 60
