@@ -86,6 +86,7 @@ static int pump(struct agent *g)
 {
     g->wake_at_us = 0;
     watch_pump(g);
+    trouble_pump(g);
     pump_attempts(g);
     sync_pump(g);
     int r = sd_event_source_set_time(g->wake, (uint64_t)g->wake_at_us);

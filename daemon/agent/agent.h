@@ -12,6 +12,7 @@
 
 #include <jansson.h>
 #include <stdint.h>
+#include <sys/statvfs.h>
 #include <systemd/sd-event.h>
 
 #include "base/err.h"
@@ -28,6 +29,7 @@
 #define AGENT_PARK_MS       10000
 #define AGENT_ARTIFACTS_MAX 1000
 #define AGENT_ARTIFACT_GIB  16 /* a larger one (mostly holes, perhaps) is left out */
+#define TROUBLE_SIZE        300
 #define LEFT_OUT_MAX        32
 #define AGENT_SHIM_STARTS   3      /* of one attempt, before its shim counts as lost */
 #define REPORT_LINES_MAX    2000   /* of one sync */
@@ -88,6 +90,7 @@ struct attempt {
     int artifacts_listed, files_done;
     json_t *left_out;   /* [{"name","why"}] of the first LEFT_OUT_MAX, or NULL */
     int left_out_count; /* of all */
+    int no_room;        /* the coordinator's disk had none for a file of it */
     int logs_dirty;
 
     int wd_moves, wd_writes; /* inotify, -1: none */
@@ -125,6 +128,9 @@ struct agent {
     int failures;     /* in a row */
     int64_t retry_us; /* boot time; no call before it */
     int uploads_in_flight;
+
+    char trouble[TROUBLE_SIZE]; /* why no new jobs should come; "": none */
+    int64_t trouble_look_us, no_space_until_us;
 };
 
 /* ---- agent.c ---- */
@@ -185,9 +191,17 @@ void uploads_add_logs(struct attempt *a, const json_t *ranks);
 void uploads_pump(struct attempt *a);
 
 /* ---- leftout.c: files that the coordinator does not get ---- */
+/* Printable ASCII, other bytes as \\xNN; cut to `size`, with "..." where something is missing. */
+void agent_escape(const char *text, char *out, size_t size);
 void left_out_add(struct attempt *a, const char *name, const char *why);
 void left_out_cut(struct attempt *a, int count); /* takes back all but the first `count` */
 json_t *left_out_exit(const struct attempt *a);  /* the exit record with them; a new reference */
+
+/* ---- trouble.c: why this node wants no new jobs ---- */
+void trouble_pump(struct agent *g);
+void trouble_no_space(struct agent *g, const char *what); /* a write found no room */
+/* What a disk means; `had`: there was trouble before, which ends only with some room to spare. */
+void trouble_of_disk(const char *dir, const struct statvfs *fs, int had, char out[TROUBLE_SIZE]);
 
 /* ---- watch.c ---- */
 int watch_init(struct agent *g, struct err *e);

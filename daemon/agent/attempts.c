@@ -236,6 +236,14 @@ void attempt_refresh(struct attempt *a)
 
 /* ---- starting ---- */
 
+/* The attempt could not be begun, through no fault of its job. */
+static void not_begun(struct attempt *a, const struct err *e)
+{
+    if (e->code == ERR_NO_SPACE)
+        trouble_no_space(a->agent, e->text);
+    attempt_end(a, "spawn_failed", "spawn_failed", e->text, 1);
+}
+
 static int spawn_shim(struct attempt *a, pid_t *ret, struct err *e)
 {
     const struct agent *g = a->agent;
@@ -294,7 +302,7 @@ void attempt_want(struct attempt *a)
     if (a->phase != PHASE_LAUNCHING || a->shim_pidfd >= 0 || a->stopping || !a->has_dir)
         return;
     if (start_shim(a, &e) < 0)
-        attempt_end(a, "spawn_failed", "spawn_failed", e.text, 1);
+        not_begun(a, &e);
 }
 
 /* What only this node knows, put into the coordinator's document. */
@@ -345,7 +353,7 @@ void attempt_launch(struct agent *g, const char *id, int64_t epoch, json_t *laun
     uploads_add_logs(a, json_object_get(launch, "ranks"));
     if (make_directory(a, launch, &e) < 0) {
         log_event(LOG_LEVEL_ERROR, "launch_failed", "attempt=%s error=%s", id, log_quote(e.text));
-        attempt_end(a, "spawn_failed", "spawn_failed", e.text, 1);
+        not_begun(a, &e);
         return;
     }
     watch_add(a);

@@ -10,8 +10,7 @@
 #define NAME_SIZE 128
 #define WHY_SIZE  200
 
-/* Cut to `size`, with "..." where something is missing. */
-static void escape(const char *text, char *out, size_t size)
+void agent_escape(const char *text, char *out, size_t size)
 {
     size_t n = 0;
     for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
@@ -28,8 +27,8 @@ static void escape(const char *text, char *out, size_t size)
 void left_out_add(struct attempt *a, const char *name, const char *why)
 {
     char plain_name[NAME_SIZE] = "", plain_why[WHY_SIZE] = "";
-    escape(name, plain_name, sizeof plain_name);
-    escape(why, plain_why, sizeof plain_why);
+    agent_escape(name, plain_name, sizeof plain_name);
+    agent_escape(why, plain_why, sizeof plain_why);
     if (!a->left_out)
         a->left_out = json_array();
     if (a->left_out_count++ >= LEFT_OUT_MAX)

@@ -34,11 +34,14 @@ static json_t *attempt_to_json(struct attempt *a, int *lines, int64_t *bytes)
     int ended = attempt_complete(a);
     json_int_t ended_us = ended ? json_integer_value(json_object_get(a->exit, "ended_us")) : 0;
     json_t *exit = ended ? left_out_exit(a) : json_null();
-    return json_pack("{s:s, s:I, s:s, s:I, s:o, s:I, s:I, s:o, s:o}", "attempt", a->id, "epoch",
-                     (json_int_t)a->epoch, "state", attempt_state(a), "shim_pid",
-                     (json_int_t)a->shim.shim.pid, "ranks", ranks_to_json(a), "started_us",
-                     (json_int_t)a->shim.started_us, "ended_us", ended_us, "reports",
-                     reports_read(a, lines, bytes), "exit", exit);
+    json_t *o = json_pack("{s:s, s:I, s:s, s:I, s:o, s:I, s:I, s:o, s:o}", "attempt", a->id,
+                          "epoch", (json_int_t)a->epoch, "state", attempt_state(a), "shim_pid",
+                          (json_int_t)a->shim.shim.pid, "ranks", ranks_to_json(a), "started_us",
+                          (json_int_t)a->shim.started_us, "ended_us", ended_us, "reports",
+                          reports_read(a, lines, bytes), "exit", exit);
+    if (a->phase == PHASE_ENDED && a->no_room)
+        json_object_set_new(o, "waits", json_string("coordinator_disk"));
+    return o;
 }
 
 static json_t *request_to_json(struct agent *g, int urgent, int64_t bytes)
@@ -51,11 +54,14 @@ static json_t *request_to_json(struct agent *g, int urgent, int64_t bytes)
         if (a->epoch > 0)
             json_array_append_new(attempts, attempt_to_json(a, &lines, &bytes));
     }
-    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:O, s:o}", "node", g->options.name,
-                     "version", TRAINYARD_VERSION, "boot_id", g->boot_id, "state_id", g->state_id,
-                     "wait_ms", urgent || !g->ready ? 0 : AGENT_PARK_MS, "seen",
-                     (json_int_t)g->seen, "wall_us", (json_int_t)clock_wall_us(), "devices",
-                     g->devices, "attempts", attempts);
+    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:O, s:o}", "node", g->options.name,
+                          "version", TRAINYARD_VERSION, "boot_id", g->boot_id, "state_id",
+                          g->state_id, "wait_ms", urgent || !g->ready ? 0 : AGENT_PARK_MS, "seen",
+                          (json_int_t)g->seen, "wall_us", (json_int_t)clock_wall_us(), "devices",
+                          g->devices, "attempts", attempts);
+    if (g->trouble[0])
+        json_object_set_new(o, "trouble", json_string(g->trouble));
+    return o;
 }
 
 /* "401 Unauthorized: detail", as far as the answer says it. */

@@ -183,15 +183,13 @@ static int64_t answered_size(const struct http_answer *answer)
     return json_is_integer(size) && json_integer_value(size) >= 0 ? json_integer_value(size) : -1;
 }
 
-/* The problem's own sentence, or the status. */
+/* The status, and the problem's own sentence where there is one. */
 static void say_refusal(const struct http_answer *answer, char *out, size_t size)
 {
     json_auto_t *doc = json_loadb(answer->body, answer->size, JSON_REJECT_DUPLICATES, NULL);
     const char *detail = json_string_value(json_object_get(doc, "detail"));
-    if (detail)
-        snprintf(out, size, "the coordinator refused it: %s", detail);
-    else
-        snprintf(out, size, "the coordinator answered %d to it", answer->status);
+    snprintf(out, size, "the coordinator answered %d%s%s", answer->status, detail ? ": " : "",
+             detail ? detail : "");
 }
 
 static int is_final(int status)
@@ -208,10 +206,13 @@ static void take_answer(struct attempt *a, struct upload *u, const struct http_a
     if (size >= 0 && (answer->status == 200 || size != u->acked)) {
         u->acked = size;
         u->told = 1;
+        a->no_room = 0;
         agent_call_succeeded(a->agent);
     } else if (is_final(answer->status)) {
         refuse(a, u, why);
     } else {
+        if (answer->status == 507 && !a->no_room)
+            a->no_room = a->changed = 1;
         agent_call_failed(a->agent, "files", answer->status ? why : answer->error);
     }
 }

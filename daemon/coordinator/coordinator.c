@@ -84,6 +84,29 @@ int coordinator_is_resting(const struct service *c, const char *job_id)
     return 0;
 }
 
+void coordinator_forget_waiting(struct service *c, const char *node)
+{
+    for (size_t i = c->waiting_count; i-- > 0;)
+        if (strcmp(c->waiting[i].node, node) == 0)
+            c->waiting[i] = c->waiting[--c->waiting_count];
+}
+
+void coordinator_add_waiting(struct service *c, const char *node, const char *job_id)
+{
+    c->waiting = mem_realloc(c->waiting, (c->waiting_count + 1) * sizeof(*c->waiting));
+    struct waiting *w = &c->waiting[c->waiting_count++];
+    snprintf(w->node, sizeof(w->node), "%s", node);
+    snprintf(w->job, sizeof(w->job), "%s", job_id);
+}
+
+const char *coordinator_waits_for_disk(const struct service *c, const char *job_id)
+{
+    for (size_t i = 0; i < c->waiting_count; i++)
+        if (strcmp(c->waiting[i].job, job_id) == 0)
+            return c->waiting[i].node;
+    return NULL;
+}
+
 int coordinator_store_failed(struct service *c, const struct err *e, struct service_reply *r)
 {
     c->store_failure = *e;
@@ -234,6 +257,7 @@ void coordinator_close(struct service *c)
     nodes_done(&c->nodes);
     queue_done(&c->queue);
     free(c->resting);
+    free(c->waiting);
     store_close(c->store);
     free(c);
 }
@@ -261,6 +285,8 @@ static void tick_nodes(struct service *c)
         n->health = node_health_at(n, c->now_us, c->started_us);
         if (n->health != was)
             tell_health(c, n, was, &e);
+        if (node_wakes(n, c->now_us))
+            coordinator_capacity(c);
     }
 }
 

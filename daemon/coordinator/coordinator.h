@@ -34,6 +34,12 @@ struct resting {
     int64_t until_us;
 };
 
+/* A job that has ended on its node, whose files wait for room on our disk. */
+struct waiting {
+    char job[ID_SIZE];
+    char node[NODE_NAME_MAX + 1];
+};
+
 struct service {
     struct store *store;
     char run_id[ID_SIZE]; /* another at each start, also of a restored copy */
@@ -51,6 +57,8 @@ struct service {
     struct queue queue;
     struct resting *resting;
     size_t resting_count;
+    struct waiting *waiting; /* as the nodes said last */
+    size_t waiting_count;
     struct planner_view view;
 
     int64_t wish;  /* the last `seen` given to any node; above those of all earlier instances */
@@ -83,6 +91,10 @@ void coordinator_wish(struct service *c, struct node *n);
 void coordinator_capacity(struct service *c);
 void coordinator_view(struct service *c); /* refreshes the planner's view of device memory */
 void coordinator_rest(struct service *c, const char *job_id, int64_t until_us);
+/* What a node says anew of its jobs that wait for our disk: forget all, then one by one. */
+void coordinator_forget_waiting(struct service *c, const char *node);
+void coordinator_add_waiting(struct service *c, const char *node, const char *job_id);
+const char *coordinator_waits_for_disk(const struct service *c, const char *job_id); /* its node */
 int coordinator_is_resting(const struct service *c, const char *job_id);
 
 /* Notes that a verb could not write what it had begun to and fills the reply: 507 or 500. Memory is

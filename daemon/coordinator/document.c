@@ -36,6 +36,8 @@ static void add_reason(struct service *c, const struct job_row *job, struct buf 
 {
     struct explanation why;
     const char *code = job->reason_code, *text = job->reason;
+    const char *node = NULL;
+    char waits[200];
     if (job->state == JOB_PENDING && !coordinator_is_resting(c, job->id)) {
         struct need need = {
             .devices = job->devices, .kind = job->device_kind, .memory = job->memory};
@@ -47,6 +49,16 @@ static void add_reason(struct service *c, const struct job_row *job, struct buf 
         code = "retrying";
         text = "Its start could not be written to the coordinator's state, whose log says why; it "
                "is tried again every few seconds.";
+    }
+    if (job->state == JOB_RUNNING || job->state == JOB_STOPPING)
+        node = coordinator_waits_for_disk(c, job->id);
+    if (node) {
+        snprintf(waits, sizeof(waits),
+                 "Finished on node %s; its log and artifacts wait until the coordinator's disk has "
+                 "room.",
+                 node);
+        code = "coordinator_disk_full";
+        text = waits;
     }
     text_string(b, "reason", text);
     text_string(b, "reason_code", code);
@@ -215,8 +227,9 @@ static json_t *document_device(const struct device *d)
     return doc;
 }
 
-json_t *document_node(const struct node *n)
+json_t *document_node(const struct node *n, int64_t now_us)
 {
+    char why[NODE_WHY_SIZE];
     json_t *devices = json_array();
     int64_t free_devices = 0;
     for (size_t i = 0; i < n->device_count; i++) {
@@ -227,6 +240,8 @@ json_t *document_node(const struct node *n)
         json_pack("{s:s, s:s, s:s, s:s, s:I, s:o}", "name", n->name, "state",
                   node_health_name(n->health), "version", n->version, "boot_id", n->boot_id,
                   "devices_free", (json_int_t)free_devices, "devices", devices);
+    node_why_not(n, now_us, why);
+    json_object_set_new(doc, "trouble", why[0] ? json_string(why) : json_null());
     json_object_set_new(doc, "joined_at", document_time(n->joined_us));
     json_object_set_new(doc, "seen_at",
                         document_time(n->seen_wall_us ? n->seen_wall_us : n->stored_seen_us));

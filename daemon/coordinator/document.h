@@ -22,7 +22,7 @@ int document_job(struct service *c, const struct job_row *job, const char *label
 void document_job_slim(struct service *c, const struct job_row *job, struct buf *b);
 
 int document_attempt(struct service *c, const struct attempt_row *a, json_t **ret, struct err *e);
-json_t *document_node(const struct node *n);
+json_t *document_node(const struct node *n, int64_t now_us);
 json_t *document_event(const struct event_row *row);
 
 #endif

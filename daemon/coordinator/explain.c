@@ -49,7 +49,7 @@ static const struct node *largest(const struct nodes *nodes, const struct need *
     for (size_t i = 0; i < nodes->count; i++) {
         const struct node *n = nodes->items[i];
         int64_t count = node_count_fitting(n, need, which);
-        if (only_ready && n->health != NODE_READY)
+        if (only_ready && !node_usable(n))
             continue;
         if (which != NODE_COUNT_ALL && node_count_fitting(n, need, NODE_COUNT_ALL) < need->devices)
             continue;
@@ -84,15 +84,19 @@ static void never_fits(const struct nodes *nodes, const struct need *need, int64
             (long long)most);
 }
 
-/* The node that would do is not heard of. */
+/* The node that would do is not heard of, or takes no new jobs. */
 static void waits_for_node(const struct nodes *nodes, const struct need *need, int64_t now_us,
                            struct explanation *ret)
 {
+    char why[NODE_WHY_SIZE];
     for (size_t i = 0; i < nodes->count; i++) {
         const struct node *n = nodes->items[i];
         if (node_count_fitting(n, need, NODE_COUNT_ALL) < need->devices)
             continue;
-        if (n->seen_us == 0)
+        if (n->health == NODE_READY && node_why_not(n, now_us, why)[0])
+            say(ret, "waiting_for_node", "Waiting for node %s, which takes no new jobs now. %s",
+                n->name, why);
+        else if (n->seen_us == 0)
             say(ret, "waiting_for_node",
                 "Waiting for node %s, which has not reported since the coordinator started.",
                 n->name);

@@ -261,3 +261,68 @@ enum node_health node_health_at(const struct node *n, int64_t now_us, int64_t st
         return NODE_UNKNOWN;
     return silence >= NODE_SUSPECT_US ? NODE_SUSPECT : NODE_READY;
 }
+
+/* ---- whether it takes jobs ---- */
+int node_usable(const struct node *n)
+{
+    return n->health == NODE_READY && !n->trouble[0] && n->failed.until_us == 0;
+}
+
+const char *node_why_not(const struct node *n, int64_t now_us, char out[NODE_WHY_SIZE])
+{
+    int64_t left_us = n->failed.until_us - now_us;
+    out[0] = '\0';
+    if (n->trouble[0])
+        snprintf(out, NODE_WHY_SIZE, "%s", n->trouble);
+    else if (n->failed.until_us)
+        snprintf(out, NODE_WHY_SIZE,
+                 "It rests for %lld s more, since the last %d jobs could not be started there: %s",
+                 (long long)(left_us > 0 ? (left_us + 999999) / 1000000 : 0), n->failed.count,
+                 n->failed.reason);
+    return out;
+}
+
+/* Without cutting a UTF-8 sequence in two. */
+static void copy_cut(char *out, size_t size, const char *text)
+{
+    size_t n = strlen(text) < size ? strlen(text) : size - 1;
+    while (text[n] && n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80)
+        n--;
+    memcpy(out, text, n);
+    out[n] = '\0';
+}
+
+static void note_failed_job(struct failed_starts *f, const char *job)
+{
+    for (int i = 0; i < f->count; i++)
+        if (strcmp(f->jobs[i], job) == 0)
+            return;
+    if (f->count < NODE_FAILED_JOBS)
+        snprintf(f->jobs[f->count++], ID_SIZE, "%s", job);
+}
+
+int node_start_failed(struct node *n, const char *job, const char *reason, int64_t now_us)
+{
+    struct failed_starts *f = &n->failed;
+    note_failed_job(f, job);
+    copy_cut(f->reason, sizeof(f->reason), reason);
+    if (f->count < NODE_FAILED_JOBS || f->until_us)
+        return 0; /* what was under way when the rest began says nothing new */
+    int64_t rest_us = NODE_REST_US << (f->rests < 5 ? f->rests : 5);
+    f->until_us = now_us + (rest_us < NODE_REST_MAX_US ? rest_us : NODE_REST_MAX_US);
+    f->rests++;
+    return 1;
+}
+
+void node_start_went_well(struct node *n)
+{
+    n->failed = (struct failed_starts){0};
+}
+
+int node_wakes(struct node *n, int64_t now_us)
+{
+    if (n->failed.until_us == 0 || n->failed.until_us > now_us)
+        return 0;
+    n->failed.until_us = 0;
+    return 1;
+}

@@ -22,6 +22,10 @@
 #define NODE_MAX_DEVICES  1024
 #define NODE_MAX_ATTEMPTS 1024
 #define NODE_NAME_MAX     63
+#define NODE_TROUBLE_MAX  300 /* bytes of what an agent says */
+#define NODE_FAILED_JOBS  3   /* so many that could not be started, in a row, and it rests */
+#define NODE_REST_US      (10 * 1000000LL) /* the first time; then twice as long each time */
+#define NODE_REST_MAX_US  (300 * 1000000LL)
 #define NODE_ABSENT_US    (30 * 1000000LL)
 #define NODE_DEVICE_KINDS (DEVICE_GPU + 1)
 
@@ -52,6 +56,15 @@ struct absence {
     int is_lost; /* missing for so long that its end is wanted */
 };
 
+/* Starts that failed through no fault of their jobs, since the last one that went well. */
+struct failed_starts {
+    char jobs[NODE_FAILED_JOBS][ID_SIZE]; /* different ones */
+    int count;
+    int rests;
+    int64_t until_us; /* boot time; 0: it does not rest */
+    char reason[200]; /* of the last one */
+};
+
 struct node {
     char *name, *boot_id, *version;
     char *state_id;     /* of the agent that spoke last; "": not told, or not yet */
@@ -70,6 +83,9 @@ struct node {
     uint64_t ticket;     /* of the parked request; 0: none */
     int64_t ticket_until_us;
     int64_t ticket_seen;
+
+    char trouble[NODE_TROUBLE_MAX + 1]; /* why its agent wants no new jobs; "": it does */
+    struct failed_starts failed;
 
     struct absence *absences;
     size_t absence_count;
@@ -106,6 +122,18 @@ enum node_count { NODE_COUNT_ALL, NODE_COUNT_FREE, NODE_COUNT_OPEN };
 int64_t node_count_fitting(const struct node *n, const struct need *need, enum node_count which);
 
 const struct absence *node_absence(const struct node *n, const char *attempt); /* or NULL */
+
+/* 1 if jobs may be placed on it: heard of, without trouble, and not resting. */
+int node_usable(const struct node *n);
+/* Why it is not, where it is heard of: a sentence into `out` (NODE_WHY_SIZE), or "". */
+#define NODE_WHY_SIZE 512
+const char *node_why_not(const struct node *n, int64_t now_us, char out[NODE_WHY_SIZE]);
+
+/* A job could not be started there, through no fault of its own; 1 if the node rests from now on.
+ */
+int node_start_failed(struct node *n, const char *job, const char *reason, int64_t now_us);
+void node_start_went_well(struct node *n);
+int node_wakes(struct node *n, int64_t now_us); /* 1 if its rest is over */
 
 /* The health that its silence means now. */
 enum node_health node_health_at(const struct node *n, int64_t now_us, int64_t started_us);

@@ -1,10 +1,10 @@
 /* sched.c: which job goes where.
  *
  * Order: priority, then age. All ranks of a job go on one node, on devices of one kind, so a job
- * fits where one ready node has as many free devices of its kind with enough memory each. Of the
- * nodes that fit, the one with the fewest free devices left over is taken (big holes stay whole),
- * then the first by name; of its devices, those with the lowest index. A job for any kind of
- * device gets GPUs where they fit.
+ * fits where one ready node, without trouble and not resting (node.h), has as many free devices of
+ * its kind with enough memory each. Of the nodes that fit, the one with the fewest free devices
+ * left over is taken (big holes stay whole), then the first by name; of its devices, those with the
+ * lowest index. A job for any kind of device gets GPUs where they fit.
  *
  * The first job in the order that waits for devices, and would fit on a ready node if that were
  * empty, has one kept for it: of those nodes, the one with the most of its devices free when it
@@ -60,7 +60,7 @@ struct node *sched_place(const struct nodes *nodes, const struct need *need,
     for (size_t i = 0; i < nodes->count; i++) {
         struct node *n = nodes->items[i];
         struct need here;
-        if (n->health != NODE_READY || !kind_that_fits(n, need, NODE_COUNT_OPEN, &here))
+        if (!node_usable(n) || !kind_that_fits(n, need, NODE_COUNT_OPEN, &here))
             continue;
         int64_t left = node_count_fitting(n, &here, NODE_COUNT_OPEN) - need->devices;
         if (!best || left < best_left) {
@@ -114,7 +114,7 @@ static struct node *node_to_keep(const struct nodes *nodes, const struct need *n
     for (size_t i = 0; i < nodes->count; i++) {
         struct node *n = nodes->items[i];
         struct need here;
-        if (n->health != NODE_READY || !kind_that_fits(n, need, NODE_COUNT_ALL, &here))
+        if (!node_usable(n) || !kind_that_fits(n, need, NODE_COUNT_ALL, &here))
             continue;
         int64_t count = node_count_fitting(n, &here, NODE_COUNT_FREE);
         if (count > most) {
@@ -137,7 +137,7 @@ static void keep_nothing(struct nodes *nodes)
 static struct node *keeper_of(struct nodes *nodes, const struct candidate *c, struct need *ret_here)
 {
     struct node *n = nodes->keeper;
-    if (n && nodes->keeper_for == c->seq && n->health == NODE_READY &&
+    if (n && nodes->keeper_for == c->seq && node_usable(n) &&
         kind_that_fits(n, &c->need, NODE_COUNT_ALL, ret_here))
         return n;
     n = node_to_keep(nodes, &c->need, ret_here);

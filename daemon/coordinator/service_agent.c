@@ -30,7 +30,7 @@
 struct sync {
     struct service *service;
     struct node *node;
-    const char *name, *version, *boot_id, *state_id;
+    const char *name, *version, *boot_id, *state_id, *trouble;
     int64_t wait_ms, seen, wall_us;
     const json_t *devices, *attempts;
     int rebooted;
@@ -53,6 +53,9 @@ static int check_body(const struct sync *s, struct service_reply *r)
                             "version, boot_id and state_id have at most %d bytes, and boot_id at "
                             "least one.",
                             MAX_TEXT);
+    if (strlen(s->trouble) > NODE_TROUBLE_MAX)
+        return service_fail(r, 400, "invalid_sync", "trouble has at most %d bytes.",
+                            NODE_TROUBLE_MAX);
     if (s->wait_ms < 0 || s->seen < 0 || s->wall_us < 0)
         return service_fail(r, 400, "invalid_sync", "wait_ms, seen and wall_us are not negative.");
     if (!json_is_array(s->attempts) || json_array_size(s->attempts) > NODE_MAX_ATTEMPTS)
@@ -66,12 +69,14 @@ static int read_body(struct sync *s, const json_t *body, struct service_reply *r
     json_int_t wait_ms, seen, wall_us;
     json_t *devices, *attempts;
     json_error_t je;
-    if (json_unpack_ex((json_t *)body, &je, 0, "{s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o, s?s}",
+    if (json_unpack_ex((json_t *)body, &je, 0, "{s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o, s?s, s?s}",
                        "node", &s->name, "version", &s->version, "boot_id", &s->boot_id, "wait_ms",
                        &wait_ms, "seen", &seen, "wall_us", &wall_us, "devices", &devices,
-                       "attempts", &attempts, "state_id", &s->state_id) != 0)
+                       "attempts", &attempts, "state_id", &s->state_id, "trouble",
+                       &s->trouble) != 0)
         return service_fail(r, 400, "invalid_sync", "The sync cannot be read: %s.", je.text);
     s->state_id = s->state_id ? s->state_id : "";
+    s->trouble = s->trouble ? s->trouble : "";
     s->wait_ms = wait_ms < MAX_WAIT_MS ? wait_ms : MAX_WAIT_MS;
     s->seen = seen;
     s->wall_us = wall_us;
@@ -184,6 +189,18 @@ static int node_speaks(struct sync *s, struct err *e)
     return job_event(c->store, "node_back", NULL, n->name, NULL, c->wall_us, e);
 }
 
+/* Where it has trouble, no job is placed; what runs there goes on. */
+static void take_trouble(struct sync *s)
+{
+    struct node *n = s->node;
+    if (!n->trouble[0] != !*s->trouble)
+        log_event(*s->trouble ? LOG_LEVEL_WARNING : LOG_LEVEL_INFO, "node_trouble",
+                  "node=%s reason=%s", n->name, log_quote(*s->trouble ? s->trouble : "over"));
+    if (n->trouble[0] && !*s->trouble)
+        coordinator_capacity(s->service);
+    snprintf(n->trouble, sizeof(n->trouble), "%s", s->trouble);
+}
+
 /* ---- its attempts ---- */
 static int take_end(struct sync *s, struct attempt_row *a, const json_t *o, struct err *e)
 {
@@ -218,6 +235,9 @@ static int take_live(struct sync *s, struct attempt_row *a, const json_t *o, con
                   (strcmp(state, "stopping") == 0 && json_array_size(ranks) > 0);
     int rc = try_observe(s->service, s->node, a, running, json_integer_value(started), ranks, e);
     int64_t before = a->report_offset;
+    const char *waits = json_string_value(json_object_get(o, "waits"));
+    if (waits && strcmp(waits, "coordinator_disk") == 0)
+        coordinator_add_waiting(s->service, s->name, a->job_id);
     if (rc == 0 && reports)
         rc = reports_take(s->service, a, reports, e);
     if (json_array_size(json_object_get(reports, "lines")) > 0 || a->report_offset != before)
@@ -341,6 +361,7 @@ static int is_late(const struct sync *s)
 static int take_attempts(struct sync *s, struct err *e)
 {
     int rc = 0, was_haunted = 0;
+    coordinator_forget_waiting(s->service, s->name);
     for (size_t i = 0; i < s->node->device_count; i++) {
         was_haunted |= s->node->devices[i].haunted;
         s->node->devices[i].haunted = 0;
@@ -363,6 +384,7 @@ static int apply(struct sync *s, int devices_changed, struct err *e)
     s->late = is_late(s);
     if (rc == 0 && !s->late) {
         s->node->body_wall_us = s->wall_us;
+        take_trouble(s);
         rc = take_attempts(s, e);
     }
     if (rc != 0)

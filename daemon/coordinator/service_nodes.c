@@ -10,7 +10,7 @@ int service_node_list(struct service *c, int limit, const char *after, struct se
     json_t *list = json_array();
     size_t i = nodes_first_after(&c->nodes, after);
     for (; i < c->nodes.count && limit > 0; i++, limit--)
-        json_array_append_new(list, document_node(c->nodes.items[i]));
+        json_array_append_new(list, document_node(c->nodes.items[i], c->now_us));
     r->status = 200;
     r->body = json_pack("{s:o}", "nodes", list);
     if (i < c->nodes.count && i > 0)
@@ -24,6 +24,6 @@ int service_node_show(struct service *c, const char *name, struct service_reply 
     if (!n)
         return service_fail(r, 404, "not_found", "There is no node \"%.64s\".", name);
     r->status = 200;
-    r->body = document_node(n);
+    r->body = document_node(n, c->now_us);
     return 0;
 }

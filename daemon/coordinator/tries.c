@@ -154,15 +154,25 @@ static int job_runs(struct service *c, const struct attempt_row *a, struct err *
     return rc;
 }
 
+static void start_went_well(struct service *c, struct node *n)
+{
+    if (n->failed.until_us)
+        coordinator_capacity(c);
+    node_start_went_well(n);
+}
+
 static int first_seen_running(struct service *c, struct attempt_row *a, int64_t started_us,
                               const json_t *ranks, struct err *e)
 {
+    struct node *n = nodes_find(&c->nodes, a->node);
     int plausible = started_us >= a->created_us && started_us <= c->wall_us;
     a->started_us = plausible                    ? started_us
                     : c->wall_us > a->created_us ? c->wall_us
                                                  : a->created_us;
     if (a->state == ATTEMPT_LAUNCHING)
         a->state = ATTEMPT_RUNNING;
+    if (n)
+        start_went_well(c, n);
     int rc = store_attempt_update(c->store, a, e);
     if (rc == 0)
         rc = job_event(c->store, "attempt_started", a->job_id, a->node,
@@ -263,6 +273,19 @@ static int end_rows(struct service *c, struct attempt_row *a, const struct endin
     return rc == 0 ? move_job(c, a, x, e) : rc;
 }
 
+/* A node on which nothing can be started is not tried again and again. */
+static void note_start(struct service *c, struct node *n, const struct attempt_row *a,
+                       const struct ending *x)
+{
+    if (x->outcome == OUTCOME_PREPARE_FAILED)
+        start_went_well(c, n);
+    else if (a->started_us == 0 && x->retryable && !a->stop_code &&
+             (x->outcome == OUTCOME_SPAWN_FAILED || x->outcome == OUTCOME_SHIM_LOST) &&
+             node_start_failed(n, a->job_id, x->reason, c->now_us))
+        log_event(LOG_LEVEL_WARNING, "node_rests", "node=%s seconds=%lld reason=%s", n->name,
+                  (long long)((n->failed.until_us - c->now_us) / 1000000), log_quote(x->reason));
+}
+
 int try_end(struct service *c, struct attempt_row *a, const struct ending *x, const json_t *record,
             struct err *e)
 {
@@ -284,6 +307,7 @@ int try_end(struct service *c, struct attempt_row *a, const struct ending *x, co
         return rc;
     struct node *n = nodes_find(&c->nodes, a->node);
     if (n) {
+        note_start(c, n, a, x);
         if (node_release(n, a->id) > 0)
             coordinator_capacity(c);
         coordinator_wish(c, n);

@@ -24,7 +24,7 @@ dir_of() { echo "$T/state/attempts/$1"; }
     [ "$(seen_field "$A" exit.outcome)" = done ]
     [ "$(seen_field "$A" exit.left_out_count)" = 4 ]
     [ "$(seen_field "$A" 'exit.left_out | sort_by(.name) | map(.name) | join(",")')" = 'a b,sub,vast,x \x01\xff' ]
-    [ "$(seen_field "$A" 'exit.left_out[] | select(.name == "a b") | .why')" = "the coordinator refused it: no blanks" ]
+    [ "$(seen_field "$A" 'exit.left_out[] | select(.name == "a b") | .why')" = "the coordinator answered 400: no blanks" ]
     [[ "$(seen_field "$A" 'exit.left_out[] | select(.name == "vast") | .why')" == *"at most 16 GiB"* ]]
 }
 

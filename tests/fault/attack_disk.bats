@@ -20,12 +20,29 @@ command_job() { jq -nc --arg s "$1" '{command: ["sh", "-c", $s]}'; }
     start_agent n1 2
     big=$(submit "$(command_job 'head -c 60000000 /dev/zero >big')")
     until_true 20 grep -q 'call=files.*507' "$DIR/n1.log"
+    until_true 10 eval 'get "/v1/jobs/$big" | jq -e ".reason_code == \"coordinator_disk_full\""'
+    [ "$(get "/v1/jobs/$big" | jq -r .reason)" = "Finished on node n1; its log and artifacts wait until the coordinator's disk has room." ]
     small=$(submit "$(command_job 'head -c 300000 /dev/zero >/dev/null')")
     wait_state "$small" "running succeeded"
     for i in 1 2 3 4 5 6 7 8; do submit "$(sleeper 0 1)" >/dev/null; done
     mount -o remount,size=100m "$DIR/coordinator"
     wait_end "$big" succeeded
     [ "$(get "/v1/jobs/$big/artifacts" | jq '.artifacts[0].bytes')" = 60000000 ]
+}
+
+@test "a node whose disk is full gets no jobs, says why, and gets them again when there is space" {
+    mkdir -p "$DIR/n1"
+    mount -t tmpfs -o size=40m tmpfs "$DIR/n1" 2>/dev/null || skip "no right to mount"
+    start_coordinator
+    start_agent n1 2
+    head -c 39m /dev/zero >"$DIR/n1/fill"
+    until_true 10 eval 'get /v1/nodes/n1 | jq -e ".trouble != null"'
+    id=$(submit "$(command_job true)")
+    [[ "$(get "/v1/jobs/$id" | jq -r .reason)" == "Waiting for node n1, which takes no new jobs now. The disk of its state directory"* ]]
+    rm "$DIR/n1/fill"
+    wait_end "$id" succeeded 10
+    [ "$(get /v1/nodes/n1 | jq .trouble)" = null ]
+    umount -l "$DIR/n1"
 }
 
 @test "a file of a terabyte of holes is left out, and its job ends" {

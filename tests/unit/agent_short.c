@@ -116,6 +116,48 @@ static void reports_are_not_left_out(void **state)
     assert_int_equal(reports_done(attempt), 0);
 }
 
+static void a_full_disk_is_trouble(void **state)
+{
+    (void)state;
+    char text[TROUBLE_SIZE];
+    struct statvfs fs = {.f_frsize = 4096, .f_blocks = 25600, .f_bavail = 1279}; /* of 100 MiB */
+    trouble_of_disk("/s", &fs, 0, text);
+    assert_string_equal(text, "The disk of its state directory /s has 5.0 MiB free; 6.2 MiB are "
+                              "needed to start jobs.");
+    fs.f_bavail = 1281;
+    trouble_of_disk("/s", &fs, 0, text);
+    assert_string_equal(text, "");
+    trouble_of_disk("/s", &fs, 1, text); /* it was full: a little room is not enough */
+    assert_true(text[0] != '\0');
+    fs.f_bavail = 1601;
+    trouble_of_disk("/s", &fs, 1, text);
+    assert_string_equal(text, "");
+    fs.f_files = 10;
+    trouble_of_disk("/s", &fs, 0, text);
+    assert_non_null(strstr(text, "inodes"));
+    fs = (struct statvfs){.f_frsize = 4096, .f_blocks = 1 << 30, .f_bavail = 70000};
+    trouble_of_disk("/s", &fs, 0, text); /* of 4 TiB, 273 MiB */
+    assert_string_equal(text, "");
+}
+
+static void a_write_without_room_is_trouble(void **state)
+{
+    (void)state;
+    agent.options.state_dir = dir;
+    trouble_pump(&agent);
+    assert_string_equal(agent.trouble, "");
+    agent.urgent_due = 0;
+    trouble_no_space(&agent, "cannot write \xc3");
+    assert_int_equal(agent.urgent_due, 1);
+    assert_string_equal(agent.trouble, "Its state directory has no room: cannot write \\xc3.");
+    agent.trouble_look_us = 0;
+    trouble_pump(&agent); /* a disk with room does not end it before its time */
+    assert_true(agent.trouble[0] != '\0');
+    agent.trouble_look_us = agent.no_space_until_us = 0;
+    trouble_pump(&agent);
+    assert_string_equal(agent.trouble, "");
+}
+
 static void what_an_attempt_left_is_not_overlooked(void **state)
 {
     (void)state;
@@ -139,6 +181,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(files_are_not_left_out, setup, teardown),
         cmocka_unit_test_setup_teardown(a_log_is_not_left_out, setup, teardown),
         cmocka_unit_test_setup_teardown(reports_are_not_left_out, setup, teardown),
+        cmocka_unit_test(a_full_disk_is_trouble),
+        cmocka_unit_test_setup_teardown(a_write_without_room_is_trouble, setup, teardown),
         cmocka_unit_test_setup_teardown(what_an_attempt_left_is_not_overlooked, setup, teardown),
     };
     log_setup("agent_short", LOG_LEVEL_ERROR);

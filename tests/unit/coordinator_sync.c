@@ -379,6 +379,129 @@ static void a_list_of_what_was_left_out_is_checked(void **state)
     }
 }
 
+/* ---- nodes that take no jobs, and jobs that wait for our disk ---- */
+static void say_trouble(const char *trouble, int expected)
+{
+    json_t *body = sync_body("boot-1", NULL, 0);
+    if (trouble)
+        json_object_set_new(body, "trouble", json_string(trouble));
+    json_decref(send_body(body, 1, 0, expected));
+    end_turn();
+}
+
+static void expect_trouble(const char *part)
+{
+    struct service_reply r;
+    service_reply_init(&r);
+    assert_int_equal(service_node_show(c, "n1", &r), 0);
+    const char *is = json_string_value(json_object_get(r.body, "trouble"));
+    if (part ? !is || !strstr(is, part) : is != NULL)
+        fail_msg("trouble is %s", is ? is : "null");
+    service_reply_done(&r);
+}
+
+static void a_node_with_trouble_gets_no_jobs(void **state)
+{
+    (void)state;
+    char text[400];
+    say_trouble("The disk is full.", 200);
+    CLEANUP(mem_freep) char *id = new_job(JOB(1, ""));
+    expect_job(id, "pending", "waiting_for_node");
+    expect_reason(id, "n1, which takes no new jobs now. The disk is full.");
+    expect_trouble("The disk is full.");
+    say_trouble(NULL, 200);
+    expect_trouble(NULL);
+    expect_job(id, "starting", "starting");
+    memset(text, 'x', 301);
+    text[301] = '\0';
+    say_trouble(text, 400);
+}
+
+/* A start of the job in the queue that the node could not make; 1 if there was one. */
+static int fail_start(const char *id)
+{
+    json_auto_t *w = wanted_for(id);
+    if (w)
+        json_decref(say(status(w, "ended", exit_of("spawn_failed", "spawn_failed"))));
+    return w != NULL;
+}
+
+static void a_node_that_starts_nothing_rests(void **state)
+{
+    (void)state;
+    char *ids[4];
+    hello();
+    for (int i = 0; i < 3; i++) {
+        expect_trouble(NULL);
+        ids[i] = new_job(JOB(1, ""));
+        assert_true(fail_start(ids[i]));
+    }
+    expect_trouble("It rests for 10 s more, since the last 3 jobs could not be started there: Bec");
+    ids[3] = new_job(JOB(1, ""));
+    expect_job(ids[3], "pending", "waiting_for_node");
+    expect_reason(ids[3], "n1, which takes no new jobs now. It rests for 10 s");
+    for (int i = 0; i < 9; i++) {
+        advance(1);
+        hello();
+    }
+    expect_job(ids[3], "pending", "waiting_for_node");
+    advance(2);
+    hello();
+    expect_trouble(NULL);
+    int failed = 0;
+    for (int i = 0; i < 4 && !failed; i++)
+        failed = fail_start(ids[i]);
+    assert_true(failed);
+    expect_trouble("20 s");
+    for (int i = 0; i < 22; i++) {
+        advance(1);
+        hello();
+    }
+    expect_trouble(NULL);
+    json_auto_t *w = NULL;
+    for (int i = 0; i < 4 && !w; i++)
+        w = wanted_for(ids[i]);
+    assert_non_null(w);
+    json_decref(say(status(w, "running", NULL)));
+    assert_int_equal(nodes_find(&c->nodes, "n1")->failed.count, 0);
+    for (int i = 0; i < 4; i++)
+        free(ids[i]);
+}
+
+static void one_job_makes_no_node_rest(void **state)
+{
+    (void)state;
+    hello();
+    CLEANUP(mem_freep) char *id = new_job(JOB(1, ""));
+    for (int i = 0; i < 4; i++) {
+        assert_true(fail_start(id));
+        advance(5);
+        hello();
+    }
+    expect_job(id, "failed", "spawn_failed");
+    expect_trouble(NULL);
+}
+
+static void a_finished_job_that_waits_for_our_disk_says_so(void **state)
+{
+    (void)state;
+    hello();
+    CLEANUP(mem_freep) char *id = new_job(JOB(1, ""));
+    json_auto_t *w = wanted_for(id);
+    json_decref(say(status(w, "running", NULL)));
+    expect_job(id, "running", "running");
+    json_decref(say(status(w, "running", json_pack("{s:s}", "waits", "coordinator_disk"))));
+    expect_job(id, "running", "coordinator_disk_full");
+    expect_reason(id,
+                  "Finished on node n1; its log and artifacts wait until the coordinator's disk "
+                  "has room.");
+    json_decref(say(status(w, "running", NULL)));
+    expect_job(id, "running", "running");
+    json_decref(say(status(w, "running", json_pack("{s:s}", "waits", "coordinator_disk"))));
+    json_decref(say(status(w, "ended", exit_of("done", "done"))));
+    expect_job(id, "succeeded", "done");
+}
+
 static void a_reboot_ends_what_ran(void **state)
 {
     (void)state;
@@ -659,6 +782,10 @@ int main(void)
         TEST(starts_that_fail_are_tried_again),
         TEST(what_was_left_out_is_told),
         TEST(a_list_of_what_was_left_out_is_checked),
+        TEST(a_node_with_trouble_gets_no_jobs),
+        TEST(a_node_that_starts_nothing_rests),
+        TEST(one_job_makes_no_node_rest),
+        TEST(a_finished_job_that_waits_for_our_disk_says_so),
         TEST(a_reboot_ends_what_ran),
         TEST(two_agents_of_one_machine_with_one_name),
         TEST(bytes_without_a_report_are_taken),
