@@ -138,9 +138,9 @@ echo
 # ---- bars ----
 
 bar() { # STEP STEPS
-    local full=$(($2 > 0 ? $1 * 18 / $2 : 0)) text
+    local full=$(($2 > 0 ? $1 * 10 / $2 : 0)) text
     printf -v text '%*s' "$full" ''
-    printf '[%-18s]' "${text// /=}"
+    printf '[%-10s]' "${text// /=}"
 }
 
 # One line per job, in the order of submission: id, name, state, step, steps, reason.
@@ -151,29 +151,44 @@ read_jobs() {
         "${IDS[@]}" <"$DIR/jobs"
 }
 
-# Loss and speed of the last step, of a job that trains.
-read_figures() {
-    get "/v1/jobs/$1/metrics?max_points=1" |
-        jq -r '.steps[-1] // empty | "loss \(.loss * 10000 | round / 10000)  \(.samples_per_second | round) samples/s"'
+# Loss of the last step, and the speed over all steps after that one: a single step's speed jumps about.
+read_figures() { # ID AFTER-STEP
+    get "/v1/jobs/$1/metrics?after_step=$2" | jq -r '[.steps[].samples_per_second | numbers | select(. > 0) | 1 / .] as $t
+        | .steps[-1] // empty | "\(.loss) \(if $t == [] then 0 else $t | length / add | round end)"' |
+        while read -r loss speed; do printf 'loss %.4f  %6d samples/s' "$loss" "$speed"; done
 }
 
-declare -A FIGURES SHOWN
+# The speed is that since one to two seconds ago; a job that has ended is read once more, over all its steps.
+declare -A FIGURES SHOWN ENDED FROM MARK MARKED_US
+update_figures() { # ID STATE STEP
+    local now=${EPOCHREALTIME/./} from=0 figures
+    (($3 > 0)) && [[ -z ${ENDED[$1]:-} ]] || return 0
+    if [[ $2 == succeeded || $2 == failed || $2 == cancelled ]]; then
+        ENDED[$1]=1
+    else
+        ((now - ${MARKED_US[$1]:-0} < 1000000)) || { FROM[$1]=${MARK[$1]:-0} MARK[$1]=$3 MARKED_US[$1]=$now; }
+        from=$((FROM[$1] < $3 ? FROM[$1] : $3 - 1))
+    fi
+    figures=$(read_figures "$1" "$from")
+    FIGURES[$1]=${figures:-${FIGURES[$1]:-}}
+}
+
 draw() { # ID NAME STATE STEP STEPS REASON
-    local text
+    local text=""
     case $3 in
         pending | starting) text=$6 ;;
         *)
-            if [[ $3 == running || -z ${FIGURES[$1]:-} ]] && (($4 > 0)); then
-                FIGURES[$1]=$(read_figures "$1")
-            fi
-            text=""
+            update_figures "$1" "$3" "$4"
             (($5 > 0)) && text="$(bar "$4" "$5") $4/$5  ${FIGURES[$1]:-}"
             ;;
     esac
+    text=$(printf '%-15s %-9s %s' "$2" "$3" "$text")
     if ((LIVE)); then
-        printf '\e[K%s\n' "$(printf '%-15s %-9s %s' "$2" "$3" "$text" | cut -c "1-$((${COLUMNS:-$(tput cols 2>/dev/null || echo 80)} - 1))")"
+        local width=$((${COLUMNS:-$(tput cols 2>/dev/null || echo 80)} - 1))
+        ((${#text} <= width)) || text=${text:0:width-1}…
+        printf '\e[K%s\n' "$text"
     elif [[ ${SHOWN[$1]:-} != "$3" ]]; then
-        printf '%-15s %-9s %s\n' "$2" "$3" "$text"
+        echo "$text"
         SHOWN[$1]=$3
     fi
 }
@@ -208,9 +223,9 @@ for i in "${!IDS[@]}"; do
     fail "${EXAMPLES[i]} $state"
 done
 
-row='%-15s %-17s %5s %8s %9s %10s %18s\n'
+row='%-15s %-16s %5s %10s %9s %10s %8s\n'
 # shellcheck disable=SC2059
-printf "$row" JOB STRATEGY RANKS LOSS ACCURACY SAMPLES/S "WAIT BEFORE START"
+printf "$row" JOB STRATEGY RANKS "EPOCH LOSS" ACCURACY SAMPLES/S WAITED
 for id in "${IDS[@]}"; do
     get "/v1/jobs/$id" >"$DIR/job"
     get "/v1/jobs/$id/metrics" >"$DIR/metrics"
@@ -230,13 +245,18 @@ for id in "${IDS[@]}"; do
 done
 cat <<TEXT
 
-Loss and accuracy are those of the last epoch, accuracy on validation data; samples/s is over all
-steps. Each job takes both devices, so each waited for the one before it. (The ensemble's labels are
-random numbers: about one in ten is what there is to learn.)
+Epoch loss is the mean over the last epoch (the bars show the loss of the last
+step), accuracy that of its end on validation data; samples/s is over all
+steps. Each job takes both devices, so each waited for the one before it. (The
+ensemble's labels are random numbers: one in ten is what there is to learn.)
 
-The page: $URL/
 TEXT
-((LIVE)) || exit 0
+if ((!LIVE)); then
+    echo "Now all of it is stopped. On a terminal it stays up until Ctrl-C, with a page"
+    echo "of the jobs at the coordinator's address."
+    exit 0
+fi
+echo "The page: $URL/"
 echo "Everything stays up until Ctrl-C. Meanwhile: build/trainyard --server $URL list"
 trap 'echo; exit 0' INT
 wait "$COORDINATOR" || true

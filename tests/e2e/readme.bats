@@ -45,6 +45,12 @@ tour() {
   run env TMPDIR="$DIR" BUILD="$BUILD" scripts/demo.sh </dev/null
   [ "$status" -eq 0 ] || { echo "$output"; return 1; }
   [[ $output == *STRATEGY*ACCURACY* && $output == *mirrored* && $output == *pipeline* && $output == *segment_ensemble* ]]
+  # the figures of a job that ended are its last ones, whichever turn saw them: the same for both strategies
+  local loss
+  loss=$(sed -n 's/^mnist-[a-z]* *succeeded .*\(loss [0-9.]*\) .*/\1/p' <<<"$output")
+  [ "$(wc -l <<<"$loss")" = 2 ] && [ "$(sort -u <<<"$loss" | wc -l)" = 1 ] || { echo "$output"; return 1; }
+  [ -z "$(grep '\[[= ]*\]' <<<"$output" | grep -E '^.{80}' || true)" ]
+  [[ $output != *"The page: http"* ]]
   after=$(find . -path ./build -prune -o -path ./.git -prune -o -type f -print | sort | sha256sum)
   [ "$before" = "$after" ]
   [ -z "$(ls "$DIR" | grep trainyard-demo || true)" ]
