@@ -354,10 +354,13 @@ static int check_type(const struct request *q, int64_t length, struct service_re
         return 0;
     if (!h->value)
         return service_fail(r, 415, "unsupported_media_type",
-                            "The body has no Content-Type; send it as \"Content-Type: %s\".", type);
+                            "The body has no Content-Type; say what it is: with curl, add -H "
+                            "'Content-Type: %s'.",
+                            type);
     return service_fail(r, 415, "unsupported_media_type",
-                        "Content-Type is \"%.80s\"; %s %s takes \"%s\".", h->value, q->method_name,
-                        q->route->pattern, type);
+                        "Content-Type is \"%.80s\"; %s %s takes \"%s\": with curl, add -H "
+                        "'Content-Type: %s'.",
+                        h->value, q->method_name, q->route->pattern, type, type);
 }
 
 static int check_length(struct request *q, int64_t length, struct service_reply *r)

@@ -84,7 +84,9 @@ wrong() {
   head -c 1100000 /dev/zero | tr '\0' ' ' >"$DIR/large"
   api POST /v1/jobs -H 'Content-Type: application/json' --data-binary "@$DIR/large" -H 'Expect:' | jq -e '.detail'
   [ "$(status)" = 413 ]
-  api POST /v1/jobs -H 'Content-Type: text/plain' -d '{}' | jq -e '.detail | test("application/json")'
+  api POST /v1/jobs -d '{}' | jq -e --arg cure "-H 'Content-Type: application/json'" '.detail | contains($cure)'
+  [ "$(status)" = 415 ]
+  api POST /v1/jobs -H 'Content-Type:' -d '{}' | jq -e --arg cure "-H 'Content-Type: application/json'" '.detail | contains($cure)'
   [ "$(status)" = 415 ]
 }
 
