@@ -23,11 +23,12 @@ void attempt_lose(struct attempt *a, int take_lock_fd)
 
 static void say_lost(struct attempt *a)
 {
-    char reason[256];
-    snprintf(reason, sizeof reason,
-             "The shim on node %s died without an exit record; what was left of the attempt was "
-             "ended (%zu processes).",
-             a->agent->options.name, a->lost_killed);
+    char reason[256], rest[96] = "nothing was left of the attempt";
+    if (a->lost_killed > 0)
+        snprintf(rest, sizeof rest, "what was left of the attempt was ended (%zu process%s)",
+                 a->lost_killed, a->lost_killed == 1 ? "" : "es");
+    snprintf(reason, sizeof reason, "The shim on node %s died without an exit record; %s.",
+             a->agent->options.name, rest);
     if (a->stopping && !a->has_dir) /* a stop of what was never here */
         attempt_end(a, "stopped", a->stop.code, a->stop.reason, 0);
     else

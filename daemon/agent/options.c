@@ -75,8 +75,10 @@ static int set_devices(struct options *o, const char *value, struct err *e)
     char *end;
     errno = 0;
     long n = strtol(value, &end, 10);
-    if (errno != 0 || *end || end == value || n < 0 || n > OPTIONS_MAX_DEVICES)
-        return err_set(e, ERR_INVALID, "cpu_devices is \"%.40s\"; it must be a number from 0 to %d",
+    if (errno != 0 || *end || end == value || n < 1 || n > OPTIONS_MAX_DEVICES)
+        return err_set(e, ERR_INVALID,
+                       "cpu_devices is \"%.40s\"; it must be a number from 1 to %d, for a node "
+                       "without devices runs nothing",
                        value, OPTIONS_MAX_DEVICES);
     o->cpu_devices = (int)n;
     return 0;

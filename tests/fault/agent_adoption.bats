@@ -98,6 +98,17 @@ until_go='["sh", "-c", "until [ -e go ]; do sleep 0.02; done; echo late; exit 7"
     wait_for 10 seen_state "$A" ended
     [ "$(seen_field "$A" exit.outcome)" = shim_lost ]
     [ ! -e "$(dir_of "$A")/artifacts/ran" ]
+    [ "$(seen_field "$A" exit.reason)" = "The shim on node n1 died without an exit record; nothing was left of the attempt." ]
+}
+
+@test "what a dead shim leaves is counted" {
+    start_agent
+    want_run "$A" "$(launch "$A" 1 5 0 '["sh", "-c", "setsid sleep 1000 & touch up; wait"]')"
+    wait_for 10 seen_state "$A" running
+    wait_for 10 test -e "$(dir_of "$A")/artifacts/up"
+    kill -KILL "$(seen_field "$A" shim_pid)"
+    wait_for 10 seen_state "$A" ended
+    [[ "$(seen_field "$A" exit.reason)" == *"was ended (1 process)." ]]
 }
 
 @test "launched but never started: started when the coordinator still wants it" {

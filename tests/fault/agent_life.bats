@@ -177,9 +177,12 @@ dir_of() { echo "$T/state/attempts/$1"; }
     run "$BUILD/trainyard-agent" --trainer /bin/false
     [ "$status" -ne 0 ]
     [[ "$output" == *--state-dir* ]]
+    run "$BUILD/trainyard-agent" --trainer /bin/false --state-dir "$T/state" --cpu-devices 0
+    [ "$status" -ne 0 ]
+    [[ "$output" == *'cpu_devices is "0"; it must be a number from 1 to 1024'* ]]
     run "$BUILD/trainyard-agent" --trainer /bin/false --state-dir "$T/state" --cpu-devices many
     [ "$status" -ne 0 ]
-    [[ "$output" == *'a number from 0 to'* ]]
+    [[ "$output" == *'a number from 1 to'* ]]
     run "$BUILD/trainyard-agent" --trainer /bin/false --state-dir "$T/state" --data-root "$T/none"
     [ "$status" -ne 0 ]
     [[ "$output" == *"$T/none"* ]]

@@ -41,12 +41,12 @@ static void test_a_file(void **state)
     (void)state;
     struct options o = {.cpu_devices = -1};
     struct err e;
-    assert_int_equal(read_text("; a comment\ncoordinator = http://c:1\n[agent]\ncpu_devices=0\n"
+    assert_int_equal(read_text("; a comment\ncoordinator = http://c:1\n[agent]\ncpu_devices=1\n"
                                "data_root = /a\ndata_root = /b\n",
                                &o, &e),
                      0);
     assert_string_equal(o.coordinator, "http://c:1");
-    assert_int_equal(o.cpu_devices, 0);
+    assert_int_equal(o.cpu_devices, 1);
     assert_int_equal(o.data_root_count, 2);
     assert_string_equal(o.data_roots[1], "/b");
     options_done(&o);
@@ -73,10 +73,11 @@ static void test_faults_name_their_line(void **state)
     } cases[] = {
         {"name = a\nshape = b\n", "line 2"},
         {"[other]\nname = a\n", "[other]"},
-        {"cpu_devices = -1\n", "0 to"},
-        {"cpu_devices = 1e3\n", "0 to"},
-        {"cpu_devices = 99999999999\n", "0 to"},
-        {"cpu_devices = 1025\n", "0 to"},
+        {"cpu_devices = -1\n", "1 to"},
+        {"cpu_devices = 0\n", "a node without devices runs nothing"},
+        {"cpu_devices = 1e3\n", "1 to"},
+        {"cpu_devices = 99999999999\n", "1 to"},
+        {"cpu_devices = 1025\n", "1 to"},
         {"name =\n", "no value"},
         {"just words\n", "line 1"},
         {"data_root = /a\ndata_root =\n", "line 2"},
