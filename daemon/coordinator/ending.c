@@ -4,7 +4,8 @@
  *   stopped or shim_terminated, and a cancel     -> cancelled
  *   an attempt that never ran, and a cancel      -> cancelled
  *   spawn_failed or shim_lost before any rank ran,
- *   retryable                                    -> pending, after 1, 2, 4 s, at most 3 times
+ *   retryable                                    -> pending, started again after 1, 2, 4 s:
+ *                                                   ENDING_MAX_STARTS starts in all
  *   everything else                              -> failed, with the record's code and sentence
  */
 #include "daemon/coordinator/ending.h"

@@ -15,12 +15,17 @@
 #include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 #include <systemd/sd-event.h>
+#include <time.h>
 
 #include "api/api.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/coordinator/coordinator.h"
+
+#define LOCK_PATIENCE_US 2000000
+#define LOCK_PAUSE_US    20000
 
 #define TOKEN_MIN_LENGTH 16
 #define TOKEN_MAX_LENGTH 512
@@ -237,11 +242,24 @@ static int open_loop(struct daemon *d, struct err *e)
     return rc < 0 ? loop_failed(e, rc, "serve the watchdog") : 0;
 }
 
+/* Whoever starts us again after a kill -9 may be faster than the kernel, which lets go of the lock
+ * once the dead one's memory is taken apart. */
+static int open_state(struct daemon *d, const struct options *o, struct err *e)
+{
+    const struct timespec pause = {.tv_nsec = LOCK_PAUSE_US * 1000L};
+    int64_t until_us = clock_boottime_us() + LOCK_PATIENCE_US;
+    int rc;
+    while ((rc = coordinator_open(o->values[OPTION_STATE_DIR], &d->service, e)) == ERR_CONFLICT &&
+           clock_boottime_us() < until_us)
+        nanosleep(&pause, NULL);
+    return rc;
+}
+
 static int open_all(struct daemon *d, const struct options *o, struct err *e)
 {
     int rc = check_exposure(o, e);
     if (rc == 0)
-        rc = coordinator_open(o->values[OPTION_STATE_DIR], &d->service, e);
+        rc = open_state(d, o, e);
     if (rc == 0)
         rc = open_api(d, o, e);
     return rc == 0 ? open_loop(d, e) : rc;

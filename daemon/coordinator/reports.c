@@ -121,6 +121,7 @@ static int copy_figures(const json_t *from, json_t *to)
     return 0;
 }
 
+/* A trainer names the members that fit into its line, and says how many do not. */
 static int copy_members(const json_t *line, json_t *to)
 {
     const json_t *members = json_object_get(line, "members");
@@ -133,9 +134,22 @@ static int copy_members(const json_t *line, json_t *to)
     for (size_t i = 0; i < json_array_size(members); i++) {
         json_t *member = json_object();
         json_array_append_new(list, member);
-        if (copy_figures(json_array_get(members, i), member) != 0)
+        int64_t number;
+        const json_t *from = json_array_get(members, i);
+        if (copy_figures(from, member) != 0)
             return ERR_INVALID;
+        if (!json_object_get(from, "member"))
+            continue;
+        if (int_field(from, "member", 0, MAX_MEMBERS - 1, &number) != 0)
+            return ERR_INVALID;
+        json_object_set_new(member, "member", json_integer(number));
     }
+    int64_t left_out;
+    if (!json_object_get(line, "members_left_out"))
+        return 0;
+    if (int_field(line, "members_left_out", 1, MAX_MEMBERS, &left_out) != 0)
+        return ERR_INVALID;
+    json_object_set_new(to, "members_left_out", json_integer(left_out));
     return 0;
 }
 

@@ -202,6 +202,17 @@ static void take_trouble(struct sync *s)
 }
 
 /* ---- its attempts ---- */
+/* The record as it is kept: it says what the job's reason says. */
+static json_t *as_judged(const struct ending *x, const json_t *record)
+{
+    json_t *o = json_copy((json_t *)record);
+    json_object_set_new(o, "outcome", json_string(outcome_name(x->outcome)));
+    json_object_set_new(o, "code", json_string(x->code));
+    json_object_set_new(o, "reason", json_string(x->reason));
+    json_object_set_new(o, "retryable", json_boolean(x->retryable));
+    return o;
+}
+
 static int take_end(struct sync *s, struct attempt_row *a, const json_t *o, struct err *e)
 {
     struct service *c = s->service;
@@ -223,7 +234,8 @@ static int take_end(struct sync *s, struct attempt_row *a, const json_t *o, stru
         x.outcome = OUTCOME_SHIM_LOST; /* its node had lost it, and has ended what was left */
         x.retryable = 1;
     }
-    return try_end(c, a, &x, record, e);
+    json_auto_t *kept = as_judged(&x, record);
+    return try_end(c, a, &x, kept, e);
 }
 
 static int take_live(struct sync *s, struct attempt_row *a, const json_t *o, const char *state,

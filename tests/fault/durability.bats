@@ -13,6 +13,18 @@ kill_coordinator() {
   wait "$COORDINATOR" 2>/dev/null || true
 }
 
+lock_held() { ! flock -n "$DIR/coordinator/lock" true; }
+
+@test "a lock that a dead coordinator is about to let go of is waited for, one that is held is not" {
+  mkdir -p "$DIR/coordinator"
+  flock -o "$DIR/coordinator/lock" sleep 0.8 3>&- &
+  until_true 10 lock_held
+  start_coordinator
+  run "$BUILD/trainyardd" --state-dir "$DIR/coordinator" --listen 127.0.0.1:0
+  [ "$status" -eq 1 ]
+  [[ "$output" == *"(pid $COORDINATOR) uses the state directory"* ]]
+}
+
 @test "kill -9 of the coordinator during 32 clients' submissions: every acknowledged job is there once" {
   local round acked
   : >"$DIR/acks"

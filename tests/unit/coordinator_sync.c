@@ -29,7 +29,7 @@ static void from_submission_to_success(void **state)
                                  "\"grad_norm\":\"nan\",\"learning_rate\":0.1,\"time_us\":5,"
                                  "\"samples_per_second\":7},"
                                  "{\"type\":\"epoch\",\"epoch\":1,\"loss\":0.5,\"members\":["
-                                 "{\"loss\":0.25}]}]"))));
+                                 "{\"member\":3,\"loss\":0.25}],\"members_left_out\":4}]"))));
     expect_job(id, "running", "running");
     json_auto_t *doc = show(id);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(doc, "progress"), "step")),
@@ -50,7 +50,10 @@ static void from_submission_to_success(void **state)
     assert_string_equal(json_string_value(json_object_get(step, "grad_norm")), "nan");
     assert_true(json_real_value(json_object_get(step, "loss")) == 2.5);
     const json_t *epoch = json_array_get(json_object_get(metrics, "epochs"), 0);
-    assert_int_equal(json_array_size(json_object_get(epoch, "members")), 1);
+    const json_t *members = json_object_get(epoch, "members");
+    assert_int_equal(json_array_size(members), 1);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(members, 0), "member")), 3);
+    assert_int_equal(json_integer_value(json_object_get(epoch, "members_left_out")), 4);
     assert_null(json_object_get(epoch, "type"));
 }
 
@@ -529,6 +532,11 @@ static void a_reboot_ends_what_ran(void **state)
     end_turn();
     expect_job(ran, "failed", "node_rebooted");
     expect_job(kept, "failed", "node_rebooted");
+    json_auto_t *doc = show(kept);
+    const json_t *exit = json_object_get(doc, "exit");
+    assert_string_equal(json_string_value(json_object_get(exit, "code")), "node_rebooted");
+    assert_string_equal(json_string_value(json_object_get(exit, "reason")),
+                        "Node n1 was rebooted while the attempt ran.");
     assert_int_equal(free_devices(), 2);
     assert_int_equal(nodes_find(&c->nodes, "n1")->health, NODE_READY);
 }
