@@ -33,6 +33,14 @@ void progress_add(struct progress *p, int64_t now_us, int64_t step, int64_t step
     p->count++;
 }
 
+int64_t progress_step_at(const struct progress *p, int64_t time_us)
+{
+    int i = p->count - 1;
+    while (i > 0 && p->samples[i].time_us > time_us)
+        i--;
+    return i < 0 ? -1 : p->samples[i].step;
+}
+
 double progress_left(const struct progress *p, int64_t now_us)
 {
     if (p->count < 2 || p->steps <= 0)

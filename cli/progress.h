@@ -21,6 +21,9 @@ struct progress {
 
 void progress_add(struct progress *p, int64_t now_us, int64_t step, int64_t steps);
 
+/* The last step that was seen by `time_us`, or else the first one that is known; -1: none is. */
+int64_t progress_step_at(const struct progress *p, int64_t time_us);
+
 /* Seconds from `now_us` to the last step; -1 while that cannot be said. */
 double progress_left(const struct progress *p, int64_t now_us);
 

@@ -129,8 +129,11 @@ static void print_job(const json_t *job)
 
 static int finish(struct cli *c, const struct submit_args *a, const struct http_reply *r)
 {
-    if (r->status != 200 && r->status != 201)
-        return cli_refused(r);
+    if (r->status != 200 && r->status != 201) {
+        int status = cli_refused(r);
+        cli_warnings(r->doc); /* often the other half of a fault: a misspelt field */
+        return status;
+    }
     const char *id = cli_text(r->doc, "id");
     if (a->dry_run && json_is_object(json_object_get(r->doc, "plan"))) {
         cli_warnings(r->doc);

@@ -1,9 +1,9 @@
 /* wait: a job until its end, with one line that is redrawn on a terminal, and plain lines (one per
  * change, at most one per second) anywhere else.
  *
- * Each turn asks for the job and for the metrics since the turn before (STEPS_MOST at most), so
- * that a turn costs two small answers however long the job has run. The coordinator may restart
- * meanwhile.
+ * Each turn asks for the job and for the metrics of the last second or more (thinned to POINTS_MOST
+ * steps), so that a turn costs two small answers however long the job has run. The coordinator may
+ * restart meanwhile.
  */
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +20,9 @@
 #define TURN_TERMINAL_MS 250
 #define TURN_PLAIN_MS    1000
 #define TURN_PENDING_MS  500
-#define STEPS_MOST       2000 /* of one look; from further back only the last one is asked for */
+#define SPEED_WINDOW_US  1000000
+#define STEPS_FIRST      1000 /* that the first look takes the speed of */
+#define POINTS_MOST      200
 
 struct wait {
     struct cli *cli;
@@ -29,9 +31,10 @@ struct wait {
     int drawn;       /* a line stands there */
     struct buf last; /* the plain line before, without what always changes */
     struct progress progress;
-    double loss, speed;
+    double loss, speed; /* of the last step; over the steps since `since` */
+    double epoch_loss;  /* mean over the last epoch that ended */
     int64_t epoch;
-    int64_t seen; /* step at the last look */
+    int64_t seen, since; /* step at the last look, and from where the speed was taken */
 };
 
 static int terminal_columns(const struct wait *w)
@@ -39,8 +42,7 @@ static int terminal_columns(const struct wait *w)
     return w->cli->width > 0 ? w->cli->width - 1 : 79;
 }
 
-/* The last step's loss, and the speed over the steps since the last look (of one step alone it
- * jumps about); silence where there are none. */
+/* The last step's loss, and the speed over all of them (of one step alone it jumps about). */
 static void take_steps(struct wait *w, const json_t *steps)
 {
     const json_t *last = json_array_get(steps, json_array_size(steps) - 1);
@@ -59,13 +61,24 @@ static void take_steps(struct wait *w, const json_t *steps)
     w->speed = counted > 0 ? counted / seconds_per_sample : NAN;
 }
 
+/* The step that the speed is taken from: the last one seen a second ago, or at the last look. */
+static int64_t speed_since(const struct wait *w, int64_t step)
+{
+    int64_t since = progress_step_at(&w->progress, clock_boottime_us() - SPEED_WINDOW_US);
+    if (step == w->seen)
+        return w->since;
+    if (since < 0 || since >= step)
+        return step > STEPS_FIRST ? step - STEPS_FIRST : 0;
+    return since;
+}
+
 static void read_metrics(struct wait *w, int64_t step)
 {
-    int64_t since =
-        step - w->seen > STEPS_MOST || w->seen < 1 || w->seen >= step ? step - 1 : w->seen;
+    int64_t since = speed_since(w, step);
     struct http_reply r = {0};
     CLEANUP(mem_freep)
-    char *path = mem_printf("/v1/jobs/%s/metrics?after_step=%lld", w->id, (long long)since);
+    char *path = mem_printf("/v1/jobs/%s/metrics?after_step=%lld&max_points=%d", w->id,
+                            (long long)since, POINTS_MOST);
     struct http_request q = {.method = "GET", .path = path};
     struct err e;
     if (step < 1 || http_send(w->cli->http, &q, &r, &e) < 0)
@@ -73,6 +86,9 @@ static void read_metrics(struct wait *w, int64_t step)
     const json_t *steps = json_object_get(r.doc, "steps");
     if (r.status == 200 && json_array_size(steps) > 0)
         take_steps(w, steps);
+    const json_t *epochs = json_object_get(r.doc, "epochs");
+    w->epoch_loss = cli_real(json_array_get(epochs, json_array_size(epochs) - 1), "loss");
+    w->since = since;
     w->seen = step;
     http_reply_done(&r);
 }
@@ -159,7 +175,9 @@ static int say_end(struct wait *w, const struct http_reply *r)
         text_duration(&b, (double)(to - from) / 1e6);
     }
     if (good && !isnan(w->loss))
-        buf_addf(&b, ", last loss %.4f", w->loss);
+        buf_addf(&b, ", loss %.4f at the last step", w->loss);
+    if (good && !isnan(w->loss) && !isnan(w->epoch_loss))
+        buf_addf(&b, ", %.4f over the last epoch", w->epoch_loss);
     if (!good && *reason) {
         buf_adds(&b, ": ");
         text_escape(&b, reason, strlen(reason), TEXT_LINE);
@@ -207,7 +225,12 @@ static int look(struct wait *w, const char *path, int *ret_done, int64_t *ret_pa
 
 int cli_wait(struct cli *c, const char *id, int64_t timeout_s)
 {
-    struct wait w = {.cli = c, .id = id, .live = isatty(STDERR_FILENO), .loss = NAN, .speed = NAN};
+    struct wait w = {.cli = c,
+                     .id = id,
+                     .live = isatty(STDERR_FILENO),
+                     .loss = NAN,
+                     .speed = NAN,
+                     .epoch_loss = NAN};
     CLEANUP(mem_freep) char *path = mem_printf("/v1/jobs/%s", id);
     int64_t until = clock_boottime_us() + timeout_s * 1000000;
     int status = EXIT_OK;

@@ -235,6 +235,20 @@ static void estimate_follows_speed_and_attempts(void **state)
     assert_true(progress_left(&p, 80000000) < 0);
 }
 
+static void step_of_a_time(void **state)
+{
+    (void)state;
+    struct progress p = {0};
+    assert_int_equal(progress_step_at(&p, 5), -1);
+    progress_add(&p, 1000000, 10, 100);
+    assert_int_equal(progress_step_at(&p, 0), 10); /* the first one that is known */
+    progress_add(&p, 2000000, 20, 100);
+    progress_add(&p, 3000000, 30, 100);
+    assert_int_equal(progress_step_at(&p, 1999999), 10);
+    assert_int_equal(progress_step_at(&p, 2000000), 20);
+    assert_int_equal(progress_step_at(&p, 9000000), 30);
+}
+
 static void expect_line(const struct progress_view *v, int width, const char *want)
 {
     CLEANUP(buf_done) struct buf b = BUF_INIT;
@@ -335,6 +349,7 @@ int main(void)
         cmocka_unit_test(table_empty_and_colored),
         cmocka_unit_test(estimate),
         cmocka_unit_test(estimate_follows_speed_and_attempts),
+        cmocka_unit_test(step_of_a_time),
         cmocka_unit_test(lines),
         cmocka_unit_test(problems),
     };

@@ -355,6 +355,21 @@ static void submit_refused(void **state)
     assert_int_equal(r.out.len, 0);
 }
 
+static void submit_refused_with_warnings(void **state)
+{
+    (void)state;
+    const char *path = document("{}");
+    CLEANUP(result_done)
+    struct result r =
+        RUN(words("submit @", path),
+            {"POST /v1/jobs", 422, PROBLEM,
+             "{\"detail\":\"No.\",\"errors\":[{\"pointer\":\"/fit\",\"message\":\"is 0\"}],"
+             "\"warnings\":[{\"pointer\":\"/fitt\",\"message\":\"is ignored\"}]}"});
+    assert_int_equal(r.status, EXIT_REFUSED);
+    assert_string_equal(r.err.data,
+                        "trainyard: No.\n  /fit: is 0\nwarnings:\n  /fitt: is ignored\n");
+}
+
 static void submit_and_wait(void **state)
 {
     (void)state;
@@ -419,13 +434,15 @@ static void wait_shows_changes(void **state)
         RUN("wait " JOB " --json", {"GET /v1/jobs/" JOB " ", 200, JSON, pending},
             {"GET /v1/jobs/" JOB " ", 200, JSON, pending},
             {"GET /v1/jobs/" JOB " ", 200, JSON, running},
-            {"GET /v1/jobs/" JOB "/metrics?after_step=9 ", 200, JSON,
-             "{\"steps\":[{\"step\":10,\"epoch\":1,\"loss\":0.5,\"samples_per_second\":1200}]}"},
+            {"GET /v1/jobs/" JOB "/metrics?after_step=0&max_points=200 ", 200, JSON,
+             "{\"steps\":[{\"step\":9,\"samples_per_second\":600},"
+             "{\"step\":10,\"epoch\":1,\"loss\":0.5,\"samples_per_second\":1200}],"
+             "\"epochs\":[{\"epoch\":1,\"loss\":0.75}]}"},
             {"GET /v1/jobs/" JOB " ", 200, JSON, "{\"state\":\"succeeded\",\"name\":\"n\"}"});
     assert_int_equal(r.status, EXIT_OK);
     expect_in(&r.err, "n  pending: 2 are busy.\nn  epoch 1/5  [");
-    expect_in(&r.err, "10/100  loss 0.5000  1.20k samples/s\n");
-    expect_in(&r.err, "last loss 0.5000");
+    expect_in(&r.err, "10/100  loss 0.5000  800 samples/s\n");
+    expect_in(&r.err, "succeeded, loss 0.5000 at the last step, 0.7500 over the last epoch\n");
     expect_in(&r.out, "\"state\": \"succeeded\"");
 }
 
@@ -735,6 +752,7 @@ int main(void)
         cmocka_unit_test(submit_repeats_with_the_same_key),
         cmocka_unit_test(submit_options),
         cmocka_unit_test(submit_refused),
+        cmocka_unit_test(submit_refused_with_warnings),
         cmocka_unit_test(submit_and_wait),
         cmocka_unit_test(too_large_a_document),
         cmocka_unit_test(wait_tells_by_status),
