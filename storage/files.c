@@ -114,17 +114,6 @@ int store_file_open(struct store *s, const char *job_id, int64_t attempt, const 
     return r;
 }
 
-int store_file_size(struct store *s, const char *job_id, int64_t attempt, const char *name,
-                    int64_t *ret_size, struct err *e)
-{
-    CLEANUP(mem_closep) int fd = -1;
-    int r = store_file_open(s, job_id, attempt, name, &fd, ret_size, e);
-    if (r != ERR_NOT_FOUND)
-        return r;
-    *ret_size = 0;
-    return 0;
-}
-
 /* ---- listing ---- */
 struct entry {
     char name[NAME_MAX + 1];

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PENDING_MAX 100000
 #define BLOCK_SHIFT 8 /* 256 submissions a block of pending_blocks */
 
 static const char *const state_names[] = {
@@ -385,44 +384,4 @@ int store_job_progress(struct store *s, const char *id, int64_t epoch, int64_t s
     stmt_int(&q, seq);
     r = stmt_run(&q, e);
     return r < 0 ? r : 0;
-}
-
-/* ---- the queue ---- */
-int store_job_pending(struct store *s, int limit, struct job_row *rows, struct err *e)
-{
-    CLEANUP(stmt_close) struct stmt q = {0};
-    int r = db_limit_check(limit, PENDING_MAX, e);
-    if (r == 0)
-        r = stmt_read(&q, s,
-                      "SELECT " JOB_SLIM "FROM jobs j INDEXED BY jobs_pending"
-                      " JOIN job_documents d ON d.job = j.seq WHERE j.state = 0 ORDER BY "
-                      "j.priority DESC, j.seq LIMIT ?",
-                      e);
-    if (r < 0)
-        return r;
-    stmt_int(&q, limit);
-    return stmt_rows(&q, limit, rows, sizeof *rows, db_job_read_slim, db_job_done, e);
-}
-
-/* Whole blocks from their sums, then at most one block's entries. */
-int store_job_ahead(struct store *s, int64_t priority, int64_t seq, int64_t *ret, struct err *e)
-{
-    CLEANUP(stmt_close) struct stmt q = {0};
-    int64_t n = 0;
-    int r = stmt_read(&q, s,
-                      "SELECT (SELECT coalesce(sum(n), 0) FROM pending_blocks WHERE priority > ?1)"
-                      " + (SELECT coalesce(sum(n), 0) FROM pending_blocks WHERE priority = ?1 AND "
-                      "block < ?2 >> 8)"
-                      " + (SELECT count(*) FROM jobs WHERE state = 0 AND priority = ?1"
-                      "    AND seq >= ?2 >> 8 << 8 AND seq < ?2)",
-                      e);
-    if (r < 0)
-        return r;
-    stmt_int(&q, priority);
-    stmt_int(&q, seq);
-    r = stmt_one_int(&q, &n, e);
-    if (r < 0)
-        return r;
-    *ret = n;
-    return 0;
 }

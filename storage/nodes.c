@@ -54,23 +54,6 @@ int store_node_put(struct store *s, const struct node_row *r, struct err *e)
     return n < 0 ? n : 0;
 }
 
-int store_node_get(struct store *s, const char *name, struct node_row *ret, struct err *e)
-{
-    CLEANUP(stmt_close) struct stmt q = {0};
-    struct node_row row = {0};
-    int r = stmt_read(&q, s, SELECT_NODE "WHERE name = ?", e);
-    if (r < 0)
-        return r;
-    stmt_text(&q, name);
-    r = stmt_rows(&q, 1, &row, sizeof row, node_read, node_done, e);
-    if (r == 0)
-        return err_set(e, ERR_NOT_FOUND, "there is no node %.60s", name);
-    if (r < 0)
-        return r;
-    *ret = row;
-    return 0;
-}
-
 int store_node_list(struct store *s, const char *after_name, int limit, struct node_row *rows,
                     struct err *e)
 {

@@ -123,10 +123,6 @@ struct job_filter {
  * listed). Returns the number of rows or a negative code. */
 int store_job_list(struct store *s, const struct job_filter *f, struct job_row *rows,
                    struct err *e);
-/* Jobs that wait, highest priority first, then oldest; slim rows as above. */
-int store_job_pending(struct store *s, int limit, struct job_row *rows, struct err *e);
-/* How many pending jobs would be placed before this one. */
-int store_job_ahead(struct store *s, int64_t priority, int64_t seq, int64_t *ret, struct err *e);
 int store_job_count(struct store *s, int64_t counts[JOB_STATE__MAX], struct err *e);
 
 /* Idempotency-Key: in the same transaction as the job. body_hash is 64 hex digits. */
@@ -211,7 +207,6 @@ struct node_row {
 void node_row_done(struct node_row *r);
 int store_node_put(struct store *s, const struct node_row *r,
                    struct err *e); /* insert or replace */
-int store_node_get(struct store *s, const char *name, struct node_row *ret, struct err *e);
 int store_node_list(struct store *s, const char *after_name, int limit, struct node_row *rows,
                     struct err *e);
 
@@ -253,8 +248,6 @@ int store_epoch_list(struct store *s, const char *job_id, int64_t after, int lim
 int store_file_append(struct store *s, const char *job_id, int64_t attempt, const char *name,
                       int64_t offset, const void *bytes, size_t n, int64_t *ret_size,
                       struct err *e);
-int store_file_size(struct store *s, const char *job_id, int64_t attempt, const char *name,
-                    int64_t *ret_size, struct err *e); /* 0 for one never written */
 /* A read-only fd of it. ERR_NOT_FOUND if it was never written. */
 int store_file_open(struct store *s, const char *job_id, int64_t attempt, const char *name,
                     int *ret_fd, int64_t *ret_size, struct err *e);

@@ -377,53 +377,9 @@ static void test_list_refused(void **state)
     assert_int_equal(store_job_list(f->s, &q, rows, &f->e), ERR_INVALID);
     q = (struct job_filter){.limit = 1, .before_seq = 1};
     assert_int_equal(store_job_list(f->s, &q, rows, &f->e), 0);
-    assert_int_equal(store_job_pending(f->s, 0, rows, &f->e), ERR_INVALID);
-    assert_int_equal(store_job_pending(f->s, -5, rows, &f->e), ERR_INVALID);
 }
 
 /* ---- the queue ---- */
-static void test_queue(void **state)
-{
-    struct fixture *f = *state;
-    static struct known k[MANY];
-    put_many(f, k, MANY);
-    struct job_row *rows = mem_zalloc(MANY * sizeof *rows);
-    int n = store_job_pending(f->s, MANY, rows, &f->e);
-    assert_ok(f, n);
-    assert_int_equal(n, pending_count(f));
-    assert_true(n > 50);
-    for (int i = 0; i < n; i++) {
-        int64_t ahead = -1;
-        if (i > 0)
-            assert_true(
-                rows[i - 1].priority > rows[i].priority ||
-                (rows[i - 1].priority == rows[i].priority && rows[i - 1].seq < rows[i].seq));
-        assert_int_equal(rows[i].state, JOB_PENDING);
-        assert_non_null(rows[i].plan);
-        assert_null(rows[i].spec);
-        assert_ok(f, store_job_ahead(f->s, rows[i].priority, rows[i].seq, &ahead, &f->e));
-        assert_int_equal(ahead, i);
-    }
-    for (int i = 0; i < n; i += 2) /* half of them leave */
-        move(f, rows[i].id, JOB_PENDING, JOB_STARTING);
-    for (int i = 1; i < n; i += 2) {
-        int64_t ahead = -1;
-        assert_ok(f, store_job_ahead(f->s, rows[i].priority, rows[i].seq, &ahead, &f->e));
-        assert_int_equal(ahead, i / 2);
-    }
-    move(f, rows[0].id, JOB_STARTING, JOB_PENDING); /* and one comes back, to its old place */
-    int64_t ahead = -1;
-    assert_ok(f, store_job_ahead(f->s, rows[1].priority, rows[1].seq, &ahead, &f->e));
-    assert_int_equal(ahead, 1);
-    struct job_row first = {0};
-    assert_int_equal(store_job_pending(f->s, 1, &first, &f->e), 1);
-    assert_string_equal(first.id, rows[0].id);
-    job_row_done(&first);
-    for (int i = 0; i < n; i++)
-        job_row_done(&rows[i]);
-    free(rows);
-}
-
 static void test_empty_queue_leaves_no_blocks(void **state)
 {
     struct fixture *f = *state;
@@ -465,13 +421,7 @@ static void test_no_scans(void **state)
     compare_list(f, k, MANY, (struct job_filter){.limit = 10, .label_key = "team"});
     compare_list(f, k, MANY,
                  (struct job_filter){.limit = 10, .label_key = "team", .label_value = "text"});
-    struct job_row rows[5];
     struct event_row events[5];
-    int64_t n;
-    assert_int_equal(store_job_pending(f->s, 5, rows, &f->e), 5);
-    for (int i = 0; i < 5; i++)
-        job_row_done(&rows[i]);
-    assert_ok(f, store_job_ahead(f->s, 0, 300, &n, &f->e));
     assert_ok(f, store_event_list(f->s, NULL, 0, 5, events, &f->e));
     assert_ok(f, store_event_list(f->s, "job_000001", 0, 5, events, &f->e));
     for (size_t i = 0; i < STORE_STATEMENTS; i++) {
@@ -481,7 +431,7 @@ static void test_no_scans(void **state)
         int sorts = sqlite3_stmt_status(st, SQLITE_STMTSTATUS_SORT, 0);
         int scans = sqlite3_stmt_status(st, SQLITE_STMTSTATUS_FULLSCAN_STEP, 0);
         int indexes = sqlite3_stmt_status(st, SQLITE_STMTSTATUS_AUTOINDEX, 0);
-        if (sorts || indexes || (scans > 10 && !strstr(sqlite3_sql(st), "jobs_pending")))
+        if (sorts || indexes || scans > 10)
             fail_msg("%d sorts, %d rows scanned, %d indexes made: %s", sorts, scans, indexes,
                      sqlite3_sql(st));
     }
@@ -568,7 +518,6 @@ int main(void)
         T(test_labels),
         T(test_lists),
         T(test_list_refused),
-        T(test_queue),
         T(test_counts),
         T(test_empty_queue_leaves_no_blocks),
         T(test_no_scans),
