@@ -72,10 +72,11 @@ int cli_send(struct cli *c, const struct http_request *q, int64_t retry_s, struc
     if (status != EXIT_OK)
         return status;
     int64_t until = clock_boottime_us() + (c->retry_s >= 0 ? c->retry_s : retry_s) * 1000000;
+    int r = 0;
     for (int64_t pause = RETRY_FIRST_MS, told = 0;;
          pause = pause * 2 > RETRY_MOST_MS ? RETRY_MOST_MS : pause * 2) {
         struct http_reply reply = {0};
-        int r = http_send(c->http, q, &reply, &e);
+        r = http_send(c->http, q, &reply, &e);
         int64_t left_ms = (until - clock_boottime_us()) / 1000;
         if (cli_interrupted && r != 0)
             return EXIT_INTERRUPTED;
@@ -91,7 +92,7 @@ int cli_send(struct cli *c, const struct http_request *q, int64_t retry_s, struc
         cli_sleep(pause < left_ms ? pause : left_ms);
     }
     fprintf(stderr, "trainyard: %s\n", e.text);
-    return EXIT_NO_SERVER;
+    return r == ERR_IO ? EXIT_REFUSED : EXIT_NO_SERVER; /* ERR_IO: it is this machine's disk */
 }
 
 int cli_refused(const struct http_reply *r)

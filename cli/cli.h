@@ -67,6 +67,8 @@ int cli_refused(const struct http_reply *r);
  * a full id into `ret`. */
 #define CLI_ID_SIZE 64
 int cli_lookup(struct cli *c, const char *given, char ret[CLI_ID_SIZE]);
+/* The same of a command line that is "VERB ID"; `doc` is what --help says. */
+int cli_parse_id(struct cli *c, int argc, char **argv, const char *doc, char ret[CLI_ID_SIZE]);
 
 /* Waits for the job's end, showing its progress; 0 `timeout_s`: for ever. See wait.c. */
 int cli_wait(struct cli *c, const char *id, int64_t timeout_s);
@@ -82,6 +84,8 @@ int cli_state_color(const char *state); /* enum table_color */
 void cli_print_json(const json_t *doc);
 void cli_print_body(const struct http_reply *r); /* the server's document, as sent */
 void cli_warnings(const json_t *doc);            /* its warnings[], to stderr */
+/* Its left_out[], one line "left out   NAME: WHY" each, and how many more there were. */
+void cli_left_out(const json_t *doc, struct buf *out);
 
 /* ---- the verbs; argv[0] is "trainyard VERB" ---- */
 int verb_submit(struct cli *c, int argc, char **argv);
@@ -90,6 +94,8 @@ int verb_show(struct cli *c, int argc, char **argv);
 int verb_wait(struct cli *c, int argc, char **argv);
 int verb_logs(struct cli *c, int argc, char **argv);
 int verb_metrics(struct cli *c, int argc, char **argv);
+int verb_artifacts(struct cli *c, int argc, char **argv);
+int verb_events(struct cli *c, int argc, char **argv);
 int verb_cancel(struct cli *c, int argc, char **argv);
 int verb_nodes(struct cli *c, int argc, char **argv);
 int verb_version(struct cli *c, int argc, char **argv);

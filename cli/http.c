@@ -1,20 +1,25 @@
 #include "cli/http.h"
 
 #include <curl/curl.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 
 #define CONNECT_TIMEOUT_S 5L
 #define REQUEST_TIMEOUT_S 60L
+#define STALL_TIMEOUT_S   60L /* of a file: it may take hours, but not stand still */
 
 struct http {
     CURL *curl;
     char *server; /* without a trailing slash */
     char *token;
     const volatile int *interrupted;
+    int sink;       /* of the present request */
+    int sink_errno; /* why writing to it failed */
     char error[CURL_ERROR_SIZE];
 };
 
@@ -82,9 +87,35 @@ char *http_escape(const char *text)
     return copy;
 }
 
+/* Into the sink; fewer than `n` written breaks the request off. */
+static size_t take_file(struct http *h, const char *bytes, size_t n)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t written = write(h->sink, bytes + done, n - done);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0) {
+            h->sink_errno = errno;
+            return 0;
+        }
+        done += (size_t)written;
+    }
+    return n;
+}
+
+struct transfer {
+    struct http *http;
+    struct http_reply *reply;
+};
+
 static size_t take_body(char *bytes, size_t size, size_t n, void *user)
 {
-    struct http_reply *r = user;
+    const struct transfer *t = user;
+    struct http_reply *r = t->reply;
+    long status = 0;
+    curl_easy_getinfo(t->http->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (t->http->sink && status == 200)
+        return take_file(t->http, bytes, size * n);
     if (r->body.len + size * n > HTTP_MAX_REPLY)
         return 0; /* CURLE_WRITE_ERROR */
     buf_add(&r->body, bytes, size * n);
@@ -138,7 +169,7 @@ static struct curl_slist *make_headers(const struct http *h, const struct http_r
 }
 
 static void set_options(struct http *h, const struct http_request *q, const char *url,
-                        struct curl_slist *headers, struct http_reply *reply)
+                        struct curl_slist *headers, struct transfer *t)
 {
     CURL *c = h->curl;
     curl_easy_reset(c); /* keeps the connection */
@@ -147,13 +178,15 @@ static void set_options(struct http *h, const struct http_request *q, const char
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c, CURLOPT_ERRORBUFFER, h->error);
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, CONNECT_TIMEOUT_S);
-    curl_easy_setopt(c, CURLOPT_TIMEOUT, REQUEST_TIMEOUT_S);
+    curl_easy_setopt(c, CURLOPT_TIMEOUT, q->sink ? 0 : REQUEST_TIMEOUT_S);
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, STALL_TIMEOUT_S);
     curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(c, CURLOPT_USERAGENT, "trainyard/" TRAINYARD_VERSION);
     curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, take_body);
-    curl_easy_setopt(c, CURLOPT_WRITEDATA, reply);
+    curl_easy_setopt(c, CURLOPT_WRITEDATA, t);
     curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, take_header);
-    curl_easy_setopt(c, CURLOPT_HEADERDATA, reply);
+    curl_easy_setopt(c, CURLOPT_HEADERDATA, t->reply);
     curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, watch_interrupt);
     curl_easy_setopt(c, CURLOPT_XFERINFODATA, h);
@@ -172,6 +205,8 @@ static int explain(const struct http *h, CURLcode code, struct err *e)
     const char *why = h->error[0] ? h->error : curl_easy_strerror(code);
     if (code == CURLE_ABORTED_BY_CALLBACK)
         return err_set(e, ERR_TIMEOUT, "interrupted");
+    if (code == CURLE_WRITE_ERROR && h->sink_errno)
+        return err_set(e, ERR_IO, "the file cannot be written: %s", strerror(h->sink_errno));
     if (code == CURLE_WRITE_ERROR)
         return err_set(e, ERR_TOO_LARGE, "the answer of %s is larger than %d MiB", h->server,
                        HTTP_MAX_REPLY >> 20);
@@ -203,10 +238,15 @@ static void finish_reply(struct http *h, struct http_reply *r)
 int http_send(struct http *h, const struct http_request *q, struct http_reply *ret, struct err *e)
 {
     struct http_reply r = {.log_offset = -1, .log_size = -1};
+    struct transfer t = {h, &r};
+    if (q->sink && (ftruncate(q->sink, 0) < 0 || lseek(q->sink, 0, SEEK_SET) < 0))
+        return err_set(e, ERR_IO, "the file cannot be written: %s", strerror(errno));
+    h->sink = q->sink;
+    h->sink_errno = 0;
     CLEANUP(mem_freep) char *url = mem_printf("%s%s", h->server, q->path);
     struct curl_slist *headers = make_headers(h, q);
     h->error[0] = '\0';
-    set_options(h, q, url, headers, &r);
+    set_options(h, q, url, headers, &t);
     CURLcode code = curl_easy_perform(h->curl);
     curl_slist_free_all(headers);
     if (code != CURLE_OK) {

@@ -2,7 +2,8 @@
  *
  * A reply with any HTTP status is a success here; the caller looks at the status. Failures are
  * about getting there: ERR_UNAVAILABLE (refused, timed out, broken off), ERR_INVALID (the server's
- * URL), ERR_TOO_LARGE (an answer over HTTP_MAX_REPLY), ERR_TIMEOUT (interrupted, see below).
+ * URL), ERR_TOO_LARGE (an answer over HTTP_MAX_REPLY), ERR_IO (the sink cannot be written),
+ * ERR_TIMEOUT (interrupted, see below).
  */
 #ifndef TRAINYARD_CLI_HTTP_H
 #define TRAINYARD_CLI_HTTP_H
@@ -23,6 +24,8 @@ struct http_request {
     const char *body;   /* JSON to send, or NULL */
     size_t body_len;
     const char *idempotency_key; /* or NULL */
+    int sink; /* a file's descriptor, or 0: a 200's body replaces the file's content, whatever its
+               * size, and the reply's stays empty */
 };
 
 struct http_reply {

@@ -128,3 +128,34 @@ int cli_lookup(struct cli *c, const char *given, char ret[CLI_ID_SIZE])
     strcpy(ret, l.ids[0]);
     return EXIT_OK;
 }
+
+/* ---- "VERB ID" ---- */
+
+struct id_args {
+    struct cli *cli;
+    const char *id;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct id_args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = a->cli; return 0;
+    case ARGP_KEY_ARG:
+        if (a->id)
+            argp_error(state, "one job at a time; \"%s\" is the second", arg);
+        a->id = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS: argp_error(state, "which job? Give its id, or \"last\""); return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int cli_parse_id(struct cli *c, int argc, char **argv, const char *doc, char ret[CLI_ID_SIZE])
+{
+    struct id_args a = {.cli = c};
+    struct argp_child children[] = CLI_CHILDREN;
+    struct argp argp = {NULL, parse, "ID", doc, children, NULL, NULL};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    return cli_lookup(c, a.id, ret);
+}

@@ -9,37 +9,6 @@
 #include "cli/table.h"
 #include "cli/text.h"
 
-struct id_args {
-    struct cli *cli;
-    const char *id;
-    const char *verb;
-};
-
-static error_t parse(int key, char *arg, struct argp_state *state)
-{
-    struct id_args *a = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = a->cli; return 0;
-    case ARGP_KEY_ARG:
-        if (a->id)
-            argp_error(state, "one job at a time; \"%s\" is the second", arg);
-        a->id = arg;
-        return 0;
-    case ARGP_KEY_NO_ARGS: argp_error(state, "which job? Give its id, or \"last\""); return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-/* Parses "VERB ID" and finds the job. */
-static int parse_id(struct cli *c, int argc, char **argv, const char *doc, char ret[CLI_ID_SIZE])
-{
-    struct id_args a = {.cli = c};
-    struct argp_child children[] = CLI_CHILDREN;
-    struct argp argp = {NULL, parse, "ID", doc, children, NULL, NULL};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
-    return cli_lookup(c, a.id, ret);
-}
-
 /* ---- show ---- */
 
 static void row(struct buf *out, const char *key, const char *text)
@@ -118,6 +87,69 @@ static void row_labels(struct buf *out, const json_t *job)
     row(out, "labels", b.data);
 }
 
+/* "loss 0.1589, accuracy 0.9562, ..." of the last epoch. */
+static void row_epoch(struct buf *out, const json_t *epoch)
+{
+    static const char *const keys[] = {"loss",     "accuracy",     "mae",
+                                       "val_loss", "val_accuracy", "val_mae"};
+    CLEANUP(buf_done) struct buf b = BUF_INIT;
+    CLEANUP(mem_freep) char *key = mem_printf("epoch %lld", (long long)cli_integer(epoch, "epoch"));
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        if (json_object_get(epoch, keys[i]))
+            buf_addf(&b, "%s%s %.4g", b.len ? ", " : "", keys[i], cli_real(epoch, keys[i]));
+    }
+    row(out, key, b.data);
+}
+
+/* The last step's loss and the last epoch's figures, of a job that has made steps. */
+static int show_figures(struct cli *c, const char *id, const json_t *job)
+{
+    struct http_reply r = {0};
+    CLEANUP(buf_done) struct buf b = BUF_INIT;
+    CLEANUP(mem_freep) char *path = mem_printf("/v1/jobs/%s/metrics?max_points=1", id);
+    if (cli_integer(json_object_get(job, "progress"), "step") < 1)
+        return EXIT_OK;
+    int status = cli_get(c, path, 5, &r);
+    const json_t *steps = json_object_get(r.doc, "steps");
+    const json_t *epochs = json_object_get(r.doc, "epochs");
+    const json_t *last = json_array_get(steps, json_array_size(steps) - 1);
+    if (last) {
+        CLEANUP(mem_freep)
+        char *text = mem_printf("%.4g at step %lld", cli_real(last, "loss"),
+                                (long long)cli_integer(last, "step"));
+        row(&b, "loss", text);
+    }
+    if (json_array_size(epochs) > 0)
+        row_epoch(&b, json_array_get(epochs, json_array_size(epochs) - 1));
+    fputs(b.data ? b.data : "", stdout);
+    http_reply_done(&r);
+    return status;
+}
+
+/* What it left behind and what of it is not kept, of a job that was started. */
+static int show_artifacts(struct cli *c, const char *id, const json_t *job)
+{
+    struct http_reply r = {0};
+    CLEANUP(buf_done) struct buf b = BUF_INIT;
+    CLEANUP(mem_freep) char *path = mem_printf("/v1/jobs/%s/artifacts", id);
+    size_t i;
+    json_t *entry;
+    if (cli_integer(job, "attempt") < 1)
+        return EXIT_OK;
+    int status = cli_get(c, path, 5, &r);
+    json_array_foreach(json_object_get(r.doc, "artifacts"), i, entry)
+    {
+        CLEANUP(buf_done) struct buf text = BUF_INIT;
+        buf_addf(&text, "%s, ", cli_text(entry, "name"));
+        text_bytes(&text, (double)cli_integer(entry, "bytes"));
+        row(&b, i ? "" : "artifacts", text.data);
+    }
+    cli_left_out(r.doc, &b);
+    fputs(b.data ? b.data : "", stdout);
+    http_reply_done(&r);
+    return status;
+}
+
 static void print_job(struct cli *c, const json_t *job)
 {
     CLEANUP(buf_done) struct buf b = BUF_INIT;
@@ -144,15 +176,19 @@ int verb_show(struct cli *c, int argc, char **argv)
 {
     char id[CLI_ID_SIZE];
     struct http_reply r = {0};
-    int status = parse_id(c, argc, argv, "Shows one job.", id);
+    int status = cli_parse_id(c, argc, argv, "Shows one job.", id);
     if (status != EXIT_OK)
         return status;
     CLEANUP(mem_freep) char *path = mem_printf("/v1/jobs/%s", id);
     status = cli_get(c, path, 5, &r);
     if (status == EXIT_OK && c->json)
         cli_print_body(&r);
-    else if (status == EXIT_OK)
+    else if (status == EXIT_OK) {
         print_job(c, r.doc);
+        status = show_figures(c, id, r.doc);
+        if (status == EXIT_OK)
+            status = show_artifacts(c, id, r.doc);
+    }
     http_reply_done(&r);
     return status;
 }
@@ -180,7 +216,7 @@ int verb_cancel(struct cli *c, int argc, char **argv)
 {
     char id[CLI_ID_SIZE];
     struct http_reply r = {0};
-    int status = parse_id(c, argc, argv, "Cancels a job. Doing so again changes nothing.", id);
+    int status = cli_parse_id(c, argc, argv, "Cancels a job. Doing so again changes nothing.", id);
     if (status != EXIT_OK)
         return status;
     CLEANUP(mem_freep) char *path = mem_printf("/v1/jobs/%s/cancel", id);

@@ -17,6 +17,7 @@
 #include <strings.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -230,6 +231,14 @@ static void usage_errors(void **state)
                                         "submit --key= x",
                                         "submit --key=a\xc3\xa4 x",
                                         "show a/b",
+                                        "artifacts",
+                                        "events",
+                                        "artifacts x --force",
+                                        "artifacts x -o y",
+                                        "artifacts " JOB " a/b",
+                                        "artifacts " JOB " ..",
+                                        "artifacts " JOB " a b",
+                                        "artifacts " JOB " a -o -",
                                         "show ../jobs",
                                         "show LAST",
                                         "submit /nonexistent/file",
@@ -256,6 +265,8 @@ static void nobody_there(void **state)
                                         "cancel " JOB " --retry 0",
                                         "logs " JOB " --retry 0",
                                         "metrics " JOB " --retry 0",
+                                        "events " JOB " --retry 0",
+                                        "artifacts " JOB " --retry 0",
                                         "version"};
     for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
         CLEANUP(result_done) struct result r = RUN(lines[i]);
@@ -700,6 +711,121 @@ static void the_token_comes_from_a_file(void **state)
     assert_int_equal(empty.status, EXIT_USAGE);
 }
 
+/* ---- what a job left behind, and what happened to it ---- */
+
+static const char files[] =
+    "{\"artifacts\":[{\"name\":\"model.safetensors\",\"bytes\":2048}],\"left_out\":["
+    "{\"name\":\"a\\u001bb\",\"why\":\"Its name.\"}],\"left_out_count\":3}";
+
+static void show_tells_figures_and_files(void **state)
+{
+    (void)state;
+    CLEANUP(result_done)
+    struct result r =
+        RUN("show " JOB,
+            {"GET /v1/jobs/" JOB " ", 200, JSON,
+             "{\"name\":\"n\",\"state\":\"succeeded\",\"attempt\":1,"
+             "\"progress\":{\"step\":9,\"steps\":9}}"},
+            {"GET /v1/jobs/" JOB "/metrics?max_points=1 ", 200, JSON,
+             "{\"steps\":[{\"step\":9,\"loss\":0.5}],\"epochs\":[{\"epoch\":1,\"loss\":9},"
+             "{\"epoch\":2,\"loss\":0.75,\"seconds\":3,\"val_accuracy\":0.25}]}"},
+            {"GET /v1/jobs/" JOB "/artifacts ", 200, JSON, files});
+    assert_int_equal(r.status, EXIT_OK);
+    assert_string_equal(strstr(r.out.data, "loss  "), "loss       0.5 at step 9\n"
+                                                      "epoch 2    loss 0.75, val_accuracy 0.25\n"
+                                                      "artifacts  model.safetensors, 2.00 KiB\n"
+                                                      "left out   a\\eb: Its name.\n"
+                                                      "left out   2 more\n");
+}
+
+static void artifacts_are_listed(void **state)
+{
+    (void)state;
+    CLEANUP(result_done)
+    struct result r = RUN("artifacts " JOB, {"GET /v1/jobs/" JOB "/artifacts ", 200, JSON, files});
+    assert_int_equal(r.status, EXIT_OK);
+    assert_string_equal(r.out.data, "NAME                   SIZE\n"
+                                    "model.safetensors  2.00 KiB\n");
+    assert_string_equal(r.err.data, "left out   a\\eb: Its name.\nleft out   2 more\n");
+}
+
+/* The file's content, "" where there is none. */
+static const char *content(const char *path)
+{
+    static char text[64];
+    FILE *f = fopen(path, "r");
+    text[f ? fread(text, 1, sizeof text - 1, f) : 0] = '\0';
+    if (f)
+        fclose(f);
+    return text;
+}
+
+static void an_artifact_is_whole_or_not_there(void **state)
+{
+    (void)state;
+    static const char plain[] = "Content-Type: application/octet-stream\r\n";
+    char dir[] = "/tmp/cli_verbs.XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    CLEANUP(mem_freep) char *path = mem_printf("%s/m", dir);
+    CLEANUP(mem_freep) char *line = mem_printf("artifacts " JOB " m+x -o %s", path);
+    CLEANUP(mem_freep) char *force = mem_printf("%s --force --json", line);
+    CLEANUP(result_done)
+    struct result none = RUN(line, {"GET /v1/jobs/" JOB "/artifacts/m%2Bx ", 404, PROBLEM,
+                                    "{\"detail\":\"There is none.\"}"});
+    assert_int_equal(none.status, EXIT_REFUSED);
+    expect_in(&none.err, "There is none.");
+    assert_int_equal(rmdir(dir), 0); /* nothing is left of it */
+    assert_int_equal(mkdir(dir, 0700), 0);
+    CLEANUP(result_done)
+    struct result broken = RUN(line,
+                               {"GET /v1/jobs/" JOB "/artifacts/m%2Bx ", 200,
+                                "Transfer-Encoding: chunked\r\n", "6\r\nlonger\r\n6\r\nlo"},
+                               {"GET /v1/jobs/" JOB "/artifacts/m%2Bx ", 200, plain, "first"});
+    assert_int_equal(broken.status, EXIT_OK); /* and of the first try no byte */
+    expect_in(&broken.err, "m: 5 B\n");
+    assert_string_equal(content(path), "first");
+    CLEANUP(result_done) struct result again = RUN(line);
+    assert_int_equal(again.status, EXIT_USAGE);
+    expect_in(&again.err, "is there already; --force replaces it");
+    assert_string_equal(content(path), "first");
+    CLEANUP(result_done)
+    struct result forced = RUN(force, {"GET /v1/jobs/" JOB "/artifacts/", 200, plain, ""});
+    assert_int_equal(forced.status, EXIT_OK);
+    expect_in(&forced.out, "\"bytes\": 0");
+    assert_string_equal(content(path), "");
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+static void a_folder_that_is_not_there(void **state)
+{
+    (void)state;
+    CLEANUP(result_done) struct result r = RUN("artifacts " JOB " m -o /nonexistent/m");
+    assert_int_equal(r.status, EXIT_REFUSED);
+    expect_in(&r.err, "cannot write /nonexistent/m: No such file");
+}
+
+static void events_table(void **state)
+{
+    (void)state;
+    CLEANUP(result_done)
+    struct result r =
+        RUN("events " JOB,
+            {"GET /v1/jobs/" JOB "/events?after=0&limit=1000 ", 200, JSON,
+             "{\"events\":[{\"seq\":4,\"time\":\"T1\",\"type\":\"job_state\",\"data\":{\"from\":"
+             "\"pending\",\"to\":\"starting\",\"reason\":\"On n1.\"}},"
+             "{\"seq\":5,\"time\":\"T2\",\"type\":\"ready\",\"node\":\"n1\",\"data\":{\"type\":"
+             "\"ready\",\"rank\":1,\"seconds\":0.5,\"x\":[],\"note\":\"\"}},"
+             "{\"seq\":6,\"time\":\"T3\",\"type\":\"verdict\",\"node\":\"n1\",\"data\":{\"rank\":0,"
+             "\"reason\":\"Done \\u001b.\"}},7]}"});
+    assert_int_equal(r.status, EXIT_OK);
+    assert_string_equal(r.out.data, "TIME  EVENT      NODE  WHAT\n"
+                                    "T1    job_state        pending > starting: On n1.\n"
+                                    "T2    ready      n1    rank 1, seconds 0.5\n"
+                                    "T3    verdict    n1    rank 0: Done \\e.\n"
+                                    "\n");
+}
+
 /* Documents of the right form and nonsense values never crash a verb. */
 static const char odd_job[] =
     "{\"id\":7,\"state\":\"\",\"name\":null,\"strategy\":[],\"progress\":7,\"devices\":{},"
@@ -730,8 +856,9 @@ static void odd_documents(void **state)
         "{}", "{\"jobs\":7,\"nodes\":7,\"steps\":7,\"epochs\":7,\"plan\":7}",
         "{\"jobs\":[7,null,{}],\"nodes\":[7,{}],\"steps\":[7],\"epochs\":[null,{\"epoch\":[]}]}",
         odd_job};
-    static const char *const lines[] = {"list",         "show " JOB,       "nodes",
-                                        "metrics " JOB, "metrics -s " JOB, "version"};
+    static const char *const lines[] = {"list",           "show " JOB,       "nodes",
+                                        "metrics " JOB,   "metrics -s " JOB, "version",
+                                        "artifacts " JOB, "events " JOB};
     for (size_t i = 0; i < ARRAY_LEN(odd) * ARRAY_LEN(lines); i++) {
         CLEANUP(result_done)
         struct result r =
@@ -771,6 +898,11 @@ int main(void)
         cmocka_unit_test(logs_tail),
         cmocka_unit_test(logs_follow_to_the_end),
         cmocka_unit_test(metrics_table),
+        cmocka_unit_test(show_tells_figures_and_files),
+        cmocka_unit_test(artifacts_are_listed),
+        cmocka_unit_test(an_artifact_is_whole_or_not_there),
+        cmocka_unit_test(a_folder_that_is_not_there),
+        cmocka_unit_test(events_table),
         cmocka_unit_test(the_token_comes_from_a_file),
         cmocka_unit_test(odd_documents),
         cmocka_unit_test(json_is_safe_on_a_terminal),
