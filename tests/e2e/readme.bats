@@ -37,6 +37,11 @@ tour() {
   grep -q '"pointer": "/fit/batch_size"' "$DIR/tour.out"
   grep -q 'rank 1 of 2' "$DIR/tour.out"
   [ "$(stat -c %s "$DIR/yard/model.safetensors")" -gt 400000 ]
+  grep -q "$(sha256sum <"$DIR/yard/model.safetensors")" "$DIR/tour.out"
+  grep -qx "$(jq -r .id "$DIR/yard/job.json")" "$DIR/tour.out"
+  grep -q 'This key was used before' "$DIR/tour.err"
+  grep -q '^artifacts  model.safetensors, ' "$DIR/tour.out"
+  grep -q ' job_state .*running > succeeded' "$DIR/tour.out"
 }
 
 @test "make demo ends with 0, prints its table and leaves nothing behind" {
