@@ -164,7 +164,7 @@ static int keep_row(struct csv_reader *c, struct err *e)
     int r = data_targets_add(&c->targets, c->row[c->label_at], 0, e);
     if (r == 0)
         r = data_out_extend(c->out, (uint64_t)n * sizeof(float), &room, e);
-    if (r < 0)
+    if (r != 0)
         return err_prefix(e, "%s line %" PRId64, c->name, c->row_line);
     float *to = room;
     for (int64_t i = 0; i < c->label_at; i++)

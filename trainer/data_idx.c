@@ -282,7 +282,7 @@ int data_read_idx(struct data_stream *images, struct data_stream *labels,
         r = open_idx(labels, &y, e);
     if (r == 0)
         r = check_forms(&x, &y, need, e);
-    if (r < 0)
+    if (r != 0)
         return r;
     struct data_split split = {0};
     struct data_targets targets = {.need = need};

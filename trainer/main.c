@@ -10,6 +10,7 @@
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,13 +86,23 @@ static int read_descriptor(int fd, struct buf *ret, struct err *e)
     }
 }
 
+/* N of "/proc/self/fd/N", or -1. */
+static int own_descriptor(const char *path)
+{
+    static const char prefix[] = "/proc/self/fd/";
+    char *end;
+    if (strncmp(path, prefix, sizeof prefix - 1) != 0)
+        return -1;
+    long fd = strtol(path + sizeof prefix - 1, &end, 10);
+    return *end == '\0' && end[-1] != '/' && fd >= 0 && fd <= INT_MAX ? (int)fd : -1;
+}
+
 static int load_launch(const char *path, struct launch *ret, struct err *e)
 {
     struct buf text = BUF_INIT;
     json_error_t where;
-    int fd, used = 0;
-    int is_fd = sscanf(path, "/proc/self/fd/%d%n", &fd, &used) == 1 && path[used] == '\0';
-    int r = is_fd ? read_descriptor(fd, &text, e) : file_read(path, LAUNCH_MAX, &text, e);
+    int fd = own_descriptor(path);
+    int r = fd >= 0 ? read_descriptor(fd, &text, e) : file_read(path, LAUNCH_MAX, &text, e);
     json_auto_t *doc = r == 0 ? json_loadb(text.data ? text.data : "", text.len, 0, &where) : NULL;
     if (r == 0 && !doc)
         r = err_set(e, ERR_INVALID, "%s is not JSON: %s (line %d)", path, where.text, where.line);

@@ -100,7 +100,7 @@ static double entropy_of_probabilities(const struct row *r)
     for (int64_t c = 0; c < n; c++) {
         float t = target(r, c), q = clip(r->out[c]);
         if (t != 0.0f)
-            loss -= t * (log(q) - log(sum));
+            loss -= t * (log((double)q) - log(sum));
         if (r->gradient)
             r->gradient[c] = q == r->out[c] ? (float)(weight / sum - (double)t / q) : 0.0f;
     }
@@ -119,7 +119,7 @@ static double binary(const struct row *r, float *p)
             d = p[c] - t;
         } else {
             float q = clip(x);
-            loss -= t * log(q) + (1.0 - t) * log1p(-q);
+            loss -= t * log((double)q) + (1.0 - t) * log1p(-(double)q);
             d = q == x ? (q - t) / (q * (1.0f - q)) : 0.0f;
         }
         if (r->gradient)
@@ -159,7 +159,7 @@ static void one_row(const struct row *r, float *p)
 
 void cpu_loss(const struct loss_args *a)
 {
-    float few[256];
+    float few[256] = {0};
     CLEANUP(mem_freep) float *many = NULL;
     if (a->cols > (int64_t)ARRAY_LEN(few))
         many = mem_alloc((size_t)a->cols * sizeof *many);

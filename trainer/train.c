@@ -16,7 +16,7 @@ static int run_epoch(struct engine *g, struct report *out, int64_t epoch, int *r
 {
     int64_t began = clock_boottime_us();
     struct step_result s = {0};
-    struct epoch_result x;
+    struct epoch_result x = {0};
     engine_begin_epoch(g, epoch);
     for (int64_t k = 0; k < g->share.steps_per_epoch && g->step < g->steps; k++) {
         int r = engine_step(g, k, &s, e);
