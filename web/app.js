@@ -8,8 +8,10 @@ const LOG_BYTES = 16384;
 const $ = (id) => document.getElementById(id);
 const rows = new Map(); // job id -> its row's cells
 const losses = new Map(); // job id -> {version: what it was read at, text}
-let selected = location.hash.slice(1);
+let selected = location.hash.startsWith("#job_") ? location.hash.slice(1) : "";
 let drawn = null; // what the curve was drawn from, for a redraw on resize
+let seen = {}; // the selected job's step a turn ago: its speed is taken from there
+let kept = {}; // the artifacts of an ended job, which stay as they are
 
 async function ask(path) {
   const reply = await fetch(path, { signal: AbortSignal.timeout(5000), cache: "no-store" });
@@ -22,34 +24,42 @@ const askJson = async (path) => (await ask(path)).json();
 const isFinal = (job) => ["succeeded", "failed", "cancelled"].includes(job.state);
 const strategyName = (job) => job.strategy?.name ?? job.strategy ?? "";
 const ranksOf = (job) => job.strategy?.ranks ?? job.ranks ?? 1;
-const number = (x) => (typeof x === "number" ? x.toPrecision(4) : (x ?? ""));
+const number = (x) =>
+  typeof x !== "number" ? (x ?? "") : x && Math.abs(x) < 1e-3 ? x.toExponential(2) : x.toPrecision(4);
 const setText = (node, text) => {
   if (node.textContent !== String(text)) node.textContent = text;
 };
+const strategyText = (job) =>
+  strategyName(job) && `${strategyName(job)}, ${ranksOf(job)} rank${ranksOf(job) === 1 ? "" : "s"}`;
 
 // ---- the table ----
 
+function element(parent, tag, className = "") {
+  const node = parent.appendChild(document.createElement(tag));
+  node.className = className;
+  return node;
+}
+
 function makeRow(job) {
   const row = document.createElement("tr");
-  const cells = Array.from({ length: 7 }, () => row.appendChild(document.createElement("td")));
-  const button = cells[0].appendChild(document.createElement("button"));
+  const [name, state, progress, loss] = ["job", "", "progress", "number"].map((c) => element(row, "td", c));
+  const button = element(name, "button");
   button.type = "button";
-  button.addEventListener("click", () => select(job.id));
-  cells[3].className = cells[5].className = "number";
-  cells[6].className = "reason";
-  const bar = document.createElement("progress");
-  const steps = document.createElement("span");
-  steps.className = "steps";
-  return { row, cells, button, bar, steps };
+  row.addEventListener("click", () => select(job.id));
+  return {
+    row, button, state, loss, progress,
+    strategy: element(name, "div", "soft"), reason: element(name, "div", "soft"),
+    bar: document.createElement("progress"), steps: document.createElement("div"),
+  };
 }
 
 function fillProgress(r, progress) {
   const { step = 0, steps = 0 } = progress ?? {};
   if (!(steps > 0)) {
-    r.cells[4].replaceChildren();
+    r.progress.replaceChildren();
     return;
   }
-  if (!r.bar.parentNode) r.cells[4].append(r.bar, r.steps);
+  if (!r.bar.parentNode) r.progress.append(r.bar, r.steps);
   r.bar.max = steps;
   r.bar.value = step;
   r.bar.setAttribute("aria-label", `step ${step} of ${steps}`);
@@ -58,16 +68,17 @@ function fillProgress(r, progress) {
 
 function fillRow(r, job) {
   setText(r.button, job.name || job.id);
-  r.button.title = job.id;
+  r.button.title = `${job.name} (${job.id})`;
   r.button.setAttribute("aria-pressed", String(job.id === selected));
   r.row.classList.toggle("selected", job.id === selected);
-  setText(r.cells[1], job.state);
-  r.cells[1].className = job.state;
-  setText(r.cells[2], strategyName(job));
-  setText(r.cells[3], ranksOf(job));
+  setText(r.strategy, strategyText(job));
+  const reason = ["succeeded", "running"].includes(job.state) ? "" : (job.reason ?? "");
+  setText(r.reason, reason);
+  r.reason.title = reason;
+  setText(r.state, job.state);
+  r.state.className = job.state;
   fillProgress(r, job.progress);
-  setText(r.cells[5], losses.get(job.id)?.text ?? "");
-  setText(r.cells[6], job.state === "succeeded" ? "" : (job.reason ?? ""));
+  setText(r.loss, losses.get(job.id)?.text ?? "");
 }
 
 function showJobs(jobs) {
@@ -97,8 +108,7 @@ async function readLosses(jobs) {
   await Promise.all(
     stale.slice(0, 10).map(async (job) => {
       const doc = await askJson(`/v1/jobs/${job.id}/metrics?max_points=1`);
-      const last = doc.epochs?.at(-1)?.loss;
-      const text = number(isFinal(job) ? (last ?? doc.steps?.at(-1)?.loss) : doc.steps?.at(-1)?.loss);
+      const text = number(doc.steps?.at(-1)?.loss);
       losses.set(job.id, { version: `${job.state} ${job.progress.step}`, text });
     }),
   );
@@ -111,16 +121,34 @@ function select(id) {
   history.replaceState(null, "", `#${id}`);
   $("log").textContent = "";
   $("rank").replaceChildren();
-  turn();
+  turn().then(() => {
+    // beside the list there is nothing to scroll; below it, on a narrow screen, the job is out of sight
+    if ($("back").offsetParent) $("job").scrollIntoView({ block: "start" });
+  });
 }
 
-function summarise(steps, epochs) {
+// Of single steps the speed jumps about: over all of these.
+function speedOf(steps) {
+  const times = steps.map((s) => 1 / s.samples_per_second).filter((t) => t > 0 && Number.isFinite(t));
+  return times.length ? Math.round(times.length / times.reduce((a, b) => a + b)) : 0;
+}
+
+// Over the steps since the turn before; of an ended job, over all of them.
+async function readSpeed(job, steps) {
+  const step = job.progress?.step ?? 0;
+  if (isFinal(job) || step < 1) return speedOf(steps);
+  const since = seen.id === job.id && seen.step < step ? seen.step : Math.max(0, step - 1000);
+  seen = { id: job.id, step };
+  return speedOf((await askJson(`/v1/jobs/${job.id}/metrics?after_step=${since}&max_points=200`)).steps ?? []);
+}
+
+function summarise(steps, epochs, samplesPerSecond) {
   const finite = steps.filter((s) => Number.isFinite(s.loss));
   if (finite.length === 0) return "No loss has been reported.";
   const last = finite.at(-1);
   const e = epochs.at(-1) ?? {};
-  const speed = last.samples_per_second ? `, ${Math.round(last.samples_per_second)} samples/s` : "";
-  const name = (key) => key.replace("val_", "validation ").replace("_", " ");
+  const speed = samplesPerSecond ? `, ${samplesPerSecond} samples/s` : "";
+  const name = (key) => key.replace(/^loss$/, "epoch loss").replace("val_", "validation ");
   const figures = Object.keys(e)
     .filter((k) => /^(val_)?(loss|accuracy|mae)$/.test(k))
     .map((k) => `${name(k)} ${number(e[k])}`);
@@ -188,16 +216,63 @@ async function showLog(job) {
   if (atEnd) log.scrollTop = log.scrollHeight;
 }
 
+const seconds = (from, to) => {
+  const s = (Date.parse(to) - Date.parse(from)) / 1000;
+  return s < 100 ? `${s.toFixed(1)} s` : s < 6000 ? `${(s / 60).toFixed(1)} min` : `${(s / 3600).toFixed(1)} h`;
+};
+
+function timesText(job) {
+  const { submitted_at: a, started_at: b, finished_at: c } = job;
+  if (!a) return "";
+  const ended = c ? (b ? `, ended after ${seconds(b, c)}` : `, ended ${seconds(a, c)} later`) : "";
+  return new Date(a).toLocaleString() + (b ? `, started ${seconds(a, b)} later` : "") + ended;
+}
+
+const size = (n) => (n < 1024 ? `${n} B` : n < 1048576 ? `${(n / 1024).toFixed(0)} KiB` : `${(n / 1048576).toFixed(1)} MiB`);
+
+async function showArtifacts(job) {
+  const key = `${job.id} ${job.state} ${job.version}`;
+  if (kept.key === key) return;
+  const doc = job.attempt > 0 ? await askJson(`/v1/jobs/${job.id}/artifacts`) : {};
+  if (selected !== job.id) return;
+  const lines = (doc.artifacts ?? []).map(({ name, bytes }) => {
+    const line = document.createElement("div");
+    const link = element(line, "a");
+    link.href = `/v1/jobs/${job.id}/artifacts/${encodeURIComponent(name)}`;
+    link.download = link.textContent = name;
+    line.append(`, ${size(bytes)}`);
+    return line;
+  });
+  const more = (doc.left_out_count ?? 0) - (doc.left_out ?? []).length;
+  const left = (doc.left_out ?? []).map(({ name, why }) => `Left out: ${name}: ${why}`);
+  if (more > 0) left.push(`${more} more were left out.`);
+  $("artifacts").replaceChildren(...lines, ...left.map((text) => Object.assign(document.createElement("div"), { textContent: text })));
+  kept = isFinal(job) ? { key } : {};
+}
+
+// A line of the list of facts; none where there is nothing to say.
+function setFact(id, text) {
+  setText($(id), text);
+  $(id).hidden = $(id).previousElementSibling.hidden = !text;
+}
+
 async function showJob() {
   const job = await askJson(`/v1/jobs/${encodeURIComponent(selected)}`);
   const metrics = await askJson(`/v1/jobs/${job.id}/metrics?max_points=${POINTS}`);
+  const speed = await readSpeed(job, metrics.steps ?? []);
   if (selected !== job.id) return;
   $("job").hidden = false;
   setText($("job-title"), `${job.name}: ${job.state}`);
-  setText($("job-why"), [job.reason, job.strategy?.why].filter(Boolean).join(" "));
+  $("job-title").title = job.id;
+  setFact("reason", job.reason);
+  setFact("plan", [strategyText(job), job.strategy?.why].filter(Boolean).join(". "));
+  setFact("times", timesText(job));
+  setFact("devices", (job.devices ?? []).map((d) => `${d.node}:${d.device}`).join(", "));
   drawn = metrics;
   drawCurve();
-  setText($("summary"), summarise(metrics.steps ?? [], metrics.epochs ?? []));
+  setText($("summary"), summarise(metrics.steps ?? [], metrics.epochs ?? [], speed));
+  await showArtifacts(job);
+  $("artifacts").hidden = $("artifacts").previousElementSibling.hidden = !$("artifacts").firstChild;
   offerRanks(ranksOf(job));
   await showLog(job);
 }
@@ -206,8 +281,10 @@ async function showJob() {
 
 let timer = 0;
 let busy = false;
+let again = false; // something was chosen during a turn
 async function turn() {
   clearTimeout(timer);
+  again = busy;
   if (busy) return;
   busy = true;
   try {
@@ -224,7 +301,7 @@ async function turn() {
     $("status").className = "bad";
   }
   busy = false;
-  timer = setTimeout(turn, document.hidden ? 10 * PERIOD_MS : PERIOD_MS);
+  timer = setTimeout(turn, again ? 0 : document.hidden ? 10 * PERIOD_MS : PERIOD_MS);
 }
 
 window.addEventListener("resize", drawCurve);
