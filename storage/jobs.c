@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK_SHIFT 8 /* 256 submissions a block of pending_blocks */
-
 static const char *const state_names[] = {
     [JOB_PENDING] = "pending",     [JOB_STARTING] = "starting",   [JOB_RUNNING] = "running",
     [JOB_STOPPING] = "stopping",   [JOB_SUCCEEDED] = "succeeded", [JOB_FAILED] = "failed",
@@ -141,45 +139,6 @@ static int count_state(struct store *s, enum job_state state, int by, struct err
     return r < 0 ? r : 0;
 }
 
-static const char block_add[] = "INSERT INTO pending_blocks (priority, block, n) VALUES (?, ?, 1)"
-                                " ON CONFLICT (priority, block) DO UPDATE SET n = n + 1";
-static const char block_take[] =
-    "UPDATE pending_blocks SET n = n - 1 WHERE priority = ? AND block = ?";
-static const char block_drop[] =
-    "DELETE FROM pending_blocks WHERE priority = ? AND block = ? AND n = 0";
-
-static int block_run(struct store *s, const char *sql, int64_t priority, int64_t seq, struct err *e)
-{
-    CLEANUP(stmt_close) struct stmt q = {0};
-    int r = stmt_write(&q, s, sql, e);
-    if (r < 0)
-        return r;
-    stmt_int(&q, priority);
-    stmt_int(&q, seq >> BLOCK_SHIFT);
-    r = stmt_run(&q, e);
-    return r < 0 ? r : 0;
-}
-
-static int enter_state(struct store *s, enum job_state state, int64_t priority, int64_t seq,
-                       struct err *e)
-{
-    int r = count_state(s, state, 1, e);
-    if (r == 0 && state == JOB_PENDING)
-        r = block_run(s, block_add, priority, seq, e);
-    return r;
-}
-
-static int leave_state(struct store *s, enum job_state state, int64_t priority, int64_t seq,
-                       struct err *e)
-{
-    int r = count_state(s, state, -1, e);
-    if (r == 0 && state == JOB_PENDING)
-        r = block_run(s, block_take, priority, seq, e);
-    if (r == 0 && state == JOB_PENDING)
-        r = block_run(s, block_drop, priority, seq, e);
-    return r;
-}
-
 int store_job_count(struct store *s, int64_t counts[JOB_STATE__MAX], struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
@@ -274,7 +233,7 @@ int store_job_insert(struct store *s, const struct job_row *r, int64_t *ret_seq,
     db_job_remember(s, r->id, seq);
     n = insert_documents(s, seq, r, e);
     if (n == 0)
-        n = enter_state(s, r->state, r->priority, seq, e);
+        n = count_state(s, r->state, 1, e);
     if (n < 0)
         return n;
     if (ret_seq)
@@ -284,13 +243,13 @@ int store_job_insert(struct store *s, const struct job_row *r, int64_t *ret_seq,
 
 /* ---- moving ---- */
 struct standing {
-    int64_t seq, state, priority;
+    int64_t seq, state;
 };
 
 static int job_standing(struct store *s, const char *id, struct standing *ret, struct err *e)
 {
     CLEANUP(stmt_close) struct stmt q = {0};
-    int r = stmt_read(&q, s, "SELECT seq, state, priority FROM jobs WHERE id = ?", e);
+    int r = stmt_read(&q, s, "SELECT seq, state FROM jobs WHERE id = ?", e);
     if (r < 0)
         return r;
     stmt_text(&q, id);
@@ -299,7 +258,6 @@ static int job_standing(struct store *s, const char *id, struct standing *ret, s
         return r < 0 ? r : no_such_job(id, e);
     ret->seq = stmt_get_int(&q);
     ret->state = stmt_get_int(&q);
-    ret->priority = stmt_get_int(&q);
     return 0;
 }
 
@@ -359,9 +317,9 @@ int store_job_move(struct store *s, const struct job_row *r, enum job_state from
         return n;
     n = move_labels(s, is.seq, r->state, e);
     if (n == 0)
-        n = leave_state(s, from, is.priority, is.seq, e);
+        n = count_state(s, from, -1, e);
     if (n == 0)
-        n = enter_state(s, r->state, is.priority, is.seq, e);
+        n = count_state(s, r->state, 1, e);
     return n;
 }
 

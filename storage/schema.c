@@ -8,8 +8,7 @@
  * rest are projections. Rows of jobs are kept slim, since a progress report rewrites one: the
  * documents lie in job_documents. What a list filters by is stored beside each label
  * (job_labels.state, .user), so that every filter walks an index in the order of the answer.
- * job_counts and pending_blocks are sums kept up to date, so that counting walks nothing:
- * a block is 256 neighbouring submissions of one priority.
+ * job_counts is a sum kept up to date, so that counting walks nothing.
  *
  * seq is a plain rowid, which gives one more than the largest there is. Rows at the new end are
  * never deleted, so no number that anybody has seen is given twice.
@@ -69,7 +68,6 @@ static const char schema_1[] =
     ") STRICT;"
     "CREATE INDEX jobs_by_state ON jobs (state, seq);"
     "CREATE INDEX jobs_by_user ON jobs (user, state, seq);"
-    "CREATE INDEX jobs_pending ON jobs (priority DESC, seq) WHERE state = 0;"
 
     "CREATE TABLE job_documents ("
     "  job INTEGER PRIMARY KEY REFERENCES jobs (seq),"
@@ -93,13 +91,6 @@ static const char schema_1[] =
     "  n INTEGER NOT NULL CHECK (n >= 0)"
     ") STRICT;"
     "INSERT INTO job_counts VALUES (0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0);"
-
-    "CREATE TABLE pending_blocks ("
-    "  priority INTEGER NOT NULL,"
-    "  block INTEGER NOT NULL,"
-    "  n INTEGER NOT NULL CHECK (n >= 0),"
-    "  PRIMARY KEY (priority, block)"
-    ") STRICT, WITHOUT ROWID;"
 
     "CREATE TABLE idempotency_keys ("
     "  seq INTEGER PRIMARY KEY,"
@@ -281,11 +272,10 @@ static int check_with(struct store *s, const char *sql, struct err *e)
 
 /* What decides who owns what is checked before what is merely read. */
 static const char *const checks[] = {
-    "PRAGMA quick_check(instance)",   "PRAGMA quick_check(nodes)",
-    "PRAGMA quick_check(leases)",     "PRAGMA quick_check(attempts)",
-    "PRAGMA quick_check(job_counts)", "PRAGMA quick_check(pending_blocks)",
-    "PRAGMA quick_check(jobs)",       "PRAGMA quick_check(idempotency_keys)",
-    "PRAGMA quick_check(job_labels)",
+    "PRAGMA quick_check(instance)",         "PRAGMA quick_check(nodes)",
+    "PRAGMA quick_check(leases)",           "PRAGMA quick_check(attempts)",
+    "PRAGMA quick_check(job_counts)",       "PRAGMA quick_check(jobs)",
+    "PRAGMA quick_check(idempotency_keys)", "PRAGMA quick_check(job_labels)",
 };
 
 /* quick_check walks every page and every row and can't be interrupted within a b-tree, so it is the

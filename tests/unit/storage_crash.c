@@ -134,8 +134,6 @@ static void check_consistent(struct fixture *f)
     assert_int_equal(number(f, "SELECT sum(n) FROM job_counts"), jobs);
     assert_int_equal(number(f, "SELECT n FROM job_counts WHERE state = 0"),
                      number(f, "SELECT count(*) FROM jobs WHERE state = 0"));
-    assert_int_equal(number(f, "SELECT sum(n) FROM pending_blocks"),
-                     number(f, "SELECT count(*) FROM jobs WHERE state = 0"));
     assert_int_equal(number(f, "SELECT count(*) FROM jobs j JOIN job_labels l ON l.job = j.seq"
                                " WHERE l.state <> j.state"),
                      0);

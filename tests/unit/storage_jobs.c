@@ -1,4 +1,4 @@
-/* storage_jobs.c: jobs, labels, lists, counts, the queue, idempotency keys. */
+/* storage_jobs.c: jobs, labels, lists, counts, idempotency keys. */
 #include "tests/unit/storage_helper.h"
 
 static const char *id_of(int i, char out[ID_SIZE])
@@ -379,21 +379,6 @@ static void test_list_refused(void **state)
     assert_int_equal(store_job_list(f->s, &q, rows, &f->e), 0);
 }
 
-/* ---- the queue ---- */
-static void test_empty_queue_leaves_no_blocks(void **state)
-{
-    struct fixture *f = *state;
-    char id[ID_SIZE];
-    for (int i = 1; i <= 700; i++)
-        put_job(f, id_of(i, id));
-    for (int i = 1; i <= 700; i++)
-        move(f, id_of(i, id), JOB_PENDING, JOB_CANCELLED);
-    assert_ok(f, store_commit(f->s, &f->e));
-    int64_t blocks = -1;
-    assert_ok(f, db_int(f->s, "SELECT count(*) FROM pending_blocks", &blocks, &f->e));
-    assert_int_equal(blocks, 0);
-}
-
 static void test_counts(void **state)
 {
     struct fixture *f = *state;
@@ -519,7 +504,6 @@ int main(void)
         T(test_lists),
         T(test_list_refused),
         T(test_counts),
-        T(test_empty_queue_leaves_no_blocks),
         T(test_no_scans),
         T(test_keys),
         T(test_keys_of_one_hash),
