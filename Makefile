@@ -168,9 +168,11 @@ bench: deps-test
 
 # A build of its own, so that the plain one stays.
 SAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+# In the environment, for tests call make too. Warnings that depend on the optimiser are off.
+SAN_ENV   := BUILD=build-san OPT=-O1 SAN="$(SAN_FLAGS)" CPPFLAGS=-DTRAINYARD_SANITIZED CFLAGS=-Wno-format-truncation
 san: deps-test
-	@$(MAKE) --no-print-directory BUILD=build-san OPT=-O1 SAN="$(SAN_FLAGS)" CPPFLAGS=-DTRAINYARD_SANITIZED CFLAGS=-Wno-format-truncation all build-tests
-	@BUILD=build-san TRAINYARD_SLOW=4 scripts/test.sh unit e2e
+	@$(SAN_ENV) $(MAKE) --no-print-directory all build-tests
+	@$(SAN_ENV) TRAINYARD_SLOW=4 scripts/test.sh unit e2e
 
 FUZZ_SECONDS ?= 60
 fuzz: deps-test

@@ -239,6 +239,7 @@ static void processes_start_with_nothing_inherited(void **state)
     close(fds[0]);
     close(leaked);
     waitpid(pid, NULL, 0);
+    print_message("%s", b.data); /* what a failure below is about */
     assert_non_null(strstr(b.data, "A=b"));
     assert_null(strstr(b.data, "HOME="));
     assert_non_null(strstr(b.data, "\n4\n")); /* 0 1 2 and ls's own directory */
