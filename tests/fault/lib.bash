@@ -30,7 +30,7 @@ lib_teardown() {
 
 # wait_for SECONDS COMMAND...: until it succeeds
 wait_for() {
-    local end=$(($(date +%s) + $1))
+    local end=$(($(date +%s) + $1 * ${TRAINYARD_SLOW:-1})) # sanitized builds take longer
     shift
     until "$@" >/dev/null 2>&1; do
         if [ "$(date +%s)" -ge "$end" ]; then
