@@ -1,8 +1,7 @@
 /* read.c: JSON text to a document, with a sentence that says where it goes wrong.
  *
- * A scan that keeps no stack comes first: it bounds the depth before a parser may recurse, and
- * finds NUL bytes. plain.c then reads what it can; the rest, and all that is wrong, goes through
- * Jansson's parser, which refuses duplicate keys and invalid UTF-8. Columns count
+ * A scan that keeps no stack comes first: it bounds the depth before the parser may recurse, and
+ * finds NUL bytes. The parser then refuses duplicate keys and invalid UTF-8. Columns count
  * characters, from 1, for both.
  */
 #include "spec/job.h"
@@ -11,7 +10,6 @@
 #include <string.h>
 
 #include "spec/field.h"
-#include "spec/plain.h"
 
 struct place {
     int line, column;
@@ -173,9 +171,7 @@ int job_spec_read(const char *text, size_t n, json_t **ret, struct err *e)
     if (r < 0)
         return r;
     json_error_t j;
-    json_t *doc = plain_read(text, n);
-    if (!doc)
-        doc = json_loadb(text, n, JSON_REJECT_DUPLICATES, &j);
+    json_t *doc = json_loadb(text, n, JSON_REJECT_DUPLICATES, &j);
     if (!doc)
         return fail(text, n, &j, e);
     *ret = doc;
