@@ -44,7 +44,6 @@ only() { # header, room
 }
 only 'sqlite3\.h' storage
 only 'microhttpd\.h' api
-only 'cblas\.h' trainer
 only 'Random123/.*' trainer
 
 # a name of Trainyard's that no one may use

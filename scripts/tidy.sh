@@ -7,7 +7,7 @@ files=$(git ls-files '*.c' | grep -v '^tests/' | grep -- "${1:-}") || {
   echo "tidy: no source has \"$1\" in its name" >&2
   exit 2
 }
-read -ra libraries <<<"$(pkg-config --cflags jansson sqlite3 libmicrohttpd libsystemd libcurl libsodium inih openblas)"
+read -ra libraries <<<"$(pkg-config --cflags jansson sqlite3 libmicrohttpd libsystemd libcurl libsodium inih)"
 export FLAGS="-std=gnu11 -D_GNU_SOURCE -I. -DTRAINYARD_VERSION=\"0\" -DTRAINYARD_LIBEXECDIR=\"/usr/libexec\" ${libraries[*]}"
 # The files stand before "--": behind it they would be the compiler's, and nothing would be looked at.
 # Standard error has nothing but counts of suppressed warnings.

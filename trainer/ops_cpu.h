@@ -12,6 +12,10 @@ float cpu_row_exp(int64_t n, float max, const float *x, float *y);
 
 void cpu_gemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, const float *a,
               const float *b, float beta, float *c);
+/* The same by plain loops, for CPUs without the instructions: a multiply and an add, each rounded.
+ */
+void cpu_gemm_plain(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
+                    const float *a, const float *b, float beta, float *c);
 void cpu_loss(const struct loss_args *a);
 
 #endif

@@ -4,7 +4,8 @@
  * however many rows there are. So a batch cut differently over ranks or micro-batches gives every
  * item the same bits; libraries, whose kernels add up in another order at the edges of their
  * blocks, do not, and near a ReLU's corner the last bit decides whether a unit takes part. It is
- * also the same on every CPU that has the instructions; others get OpenBLAS.
+ * also the same on every CPU that has the instructions; others get plain loops, which keep the
+ * order with a rounding more, and are slow.
  *
  * How: B is packed K_BLOCK rows and N_BLOCK columns at a time into panels of 16 columns (a panel
  * fits into the first cache), which bounds the memory for it whatever the layer, and a kernel keeps
@@ -13,20 +14,32 @@
  * small layers that train here this takes less time than OpenBLAS, which packs both sides and
  * clears C first.
  */
-#include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "trainer/ops_cpu.h"
 
-static void gemm_by_blas(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
-                         const float *a, const float *b, float beta, float *c)
+static void scale_row(float beta, int64_t n, float *c)
 {
-    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
-                transpose_b ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, 1.0f,
-                a, (blasint)(transpose_a ? m : k), b, (blasint)(transpose_b ? k : n), beta, c,
-                (blasint)n);
+    for (int64_t j = 0; j < n; j++)
+        c[j] = beta == 0.0f ? 0.0f : beta * c[j];
+}
+
+void cpu_gemm_plain(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
+                    const float *a, const float *b, float beta, float *c)
+{
+    for (int64_t i = 0; i < m; i++) {
+        float *row = c + i * n;
+        scale_row(beta, n, row);
+        for (int64_t l = 0; l < k; l++) {
+            float x = transpose_a ? a[l * m + i] : a[i * k + l];
+            int64_t step = transpose_b ? k : 1;
+            const float *from = transpose_b ? b + l : b + l * n;
+            for (int64_t j = 0; j < n; j++)
+                row[j] += x * from[j * step];
+        }
+    }
 }
 
 #ifdef __x86_64__
@@ -215,5 +228,5 @@ void cpu_gemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
         return;
     }
 #endif
-    gemm_by_blas(transpose_a, transpose_b, m, n, k, a, b, beta, c);
+    cpu_gemm_plain(transpose_a, transpose_b, m, n, k, a, b, beta, c);
 }

@@ -59,19 +59,20 @@ bench_latency() {
 }
 
 bench_throughput() {
-  local n=${JOBS:-300} doc t0 t1
+  local n=${JOBS:-300}
   begin
   start_coordinator
   start_agent n1 8
   jq -nc '{name: "one-step", model: {input: [8], layers: [{type: "dense", units: 2, activation: "softmax"}]},
     compile: {optimizer: "sgd", loss: "sparse_categorical_crossentropy"}, data: {train: {format: "synthetic", samples: 8, input: 8, classes: 2, seed: 1}},
     fit: {steps: 1, batch_size: 8}}' >"$DIR/one.json"
-  t0=$(date +%s%N)
   "$BUILD/tests/bench/http_load" --address "$LISTEN" --connections 4 --seconds 60 --count "$n" --post /v1/jobs --body "$DIR/one.json" >/dev/null
-  until_true 120 eval '[ "$(get "/v1/jobs?state=pending,starting,running,stopping&limit=1" | jq ".jobs | length")" = 0 ]'
-  t1=$(date +%s%N)
-  [ "$(get "/v1/jobs?state=succeeded&limit=1000" | jq '.jobs | length')" = "$n" ]
-  row "one-rank one-step jobs/s, submit to finish, 8 slots" "$(awk -v n="$n" -v t=$((t1 - t0)) 'BEGIN {printf "%.1f", n / (t / 1e9)}')" "goal 100"
+  while [ "$(get "/v1/jobs?state=pending,starting,running,stopping&limit=1" | jq ".jobs | length")" != 0 ]; do sleep 1; done
+  # from the first submission to the last finish, as the coordinator recorded them
+  get "/v1/jobs?state=succeeded&limit=1000" >"$DIR/done"
+  [ "$(jq '.jobs | length' "$DIR/done")" = "$n" ]
+  row "one-rank one-step jobs/s, submit to finish, 8 slots" "$(jq -r --argjson n "$n" 'def ms: (sub("\\.[0-9]+Z$"; "Z") | fromdateiso8601) * 1000 + (capture("\\.(?<f>[0-9]{3})Z").f | tonumber);
+    ($n * 1000 / (([.jobs[].finished_at | ms] | max) - ([.jobs[].submitted_at | ms] | min)) * 10 | round / 10)' "$DIR/done")" "goal 100"
   end
 }
 
@@ -116,7 +117,7 @@ train_once() { # BATCH RANKS
   local id
   id=$(submit "$(jq -c --argjson b "$1" --argjson r "$2" 'del(.model.weights) | del(.data.validation) | .fit.batch_size = $b | .fit.epochs = 60 |
     .resources = {devices: $r} | .strategy = "mirrored"' tests/reference/mnist-mlp-adam/job.json)")
-  wait_end "$id" succeeded 120
+  "$BUILD/trainyard" --server "$URL" wait "$id" >/dev/null 2>&1 # asks once a second: looking costs the ranks time
   get "/v1/jobs/$id/metrics" | jq -r --argjson b "$1" 'def us: (sub("\\.[0-9]+Z$"; "Z") | fromdateiso8601) + ("0." + capture("\\.(?<f>[0-9]+)Z").f | tonumber);
     .steps | (60 * 8000 - $b) / ((.[-1].time | us) - (.[0].time | us))'
 }

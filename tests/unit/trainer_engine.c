@@ -721,6 +721,5 @@ int main(void)
         cmocka_unit_test(prepared_data_is_not_trusted),
         cmocka_unit_test(a_plan_that_does_not_fit_is_refused),
     };
-    setenv("OPENBLAS_NUM_THREADS", "1", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "trainer/ops.h"
+#include "trainer/ops_cpu.h"
 
 static const int SIZES[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 100};
 
@@ -142,7 +142,10 @@ static void softmax_pieces_merge(void **state)
 
 /* ---- products ---- */
 
-static void check_gemm(int ta, int tb, int m, int n, int k, float beta)
+typedef void gemm_verb(int, int, int64_t, int64_t, int64_t, const float *, const float *, float,
+                       float *);
+
+static void check_gemm(gemm_verb *gemm, int ta, int tb, int m, int n, int k, float beta)
 {
     float *a = filled((size_t)(m * k), 1, 1), *b = filled((size_t)(k * n), 2, 1);
     float *c = filled((size_t)(m * n), 3, 1);
@@ -155,7 +158,7 @@ static void check_gemm(int ta, int tb, int m, int n, int k, float beta)
                     (double)a[ta ? l * m + i : i * k + l] * (double)b[tb ? j * k + l : l * n + j];
             want[i * n + j] = sum;
         }
-    ops_cpu.gemm(ta, tb, m, n, k, a, b, beta, c);
+    gemm(ta, tb, m, n, k, a, b, beta, c);
     for (int i = 0; i < m * n; i++)
         assert_close(c[i], want[i], 1e-5);
     free(a);
@@ -168,47 +171,64 @@ static void products_of_all_forms(void **state)
 {
     (void)state;
     static const int S[] = {1, 2, 5, 12, 13, 31};
-    for (size_t m = 0; m < ARRAY_LEN(S); m++)
-        for (size_t n = 0; n < ARRAY_LEN(S); n++)
-            for (size_t k = 0; k < ARRAY_LEN(S); k++) {
-                check_gemm(0, 0, S[m], S[n], S[k], 0);
-                check_gemm(0, 1, S[m], S[n], S[k], 0);
-                check_gemm(1, 0, S[m], S[n], S[k], 0);
-                check_gemm(1, 0, S[m], S[n], S[k], 1);
-            }
+    gemm_verb *const verbs[] = {ops_cpu.gemm, cpu_gemm_plain};
+    for (size_t x = 0; x < 2 * ARRAY_LEN(S) * ARRAY_LEN(S) * ARRAY_LEN(S); x++) {
+        gemm_verb *gemm = verbs[x % 2];
+        int m = S[x / 2 % ARRAY_LEN(S)], n = S[x / 2 / ARRAY_LEN(S) % ARRAY_LEN(S)];
+        int k = S[x / 2 / ARRAY_LEN(S) / ARRAY_LEN(S)];
+        check_gemm(gemm, 0, 0, m, n, k, 0);
+        check_gemm(gemm, 0, 1, m, n, k, 0);
+        check_gemm(gemm, 1, 0, m, n, k, 0);
+        check_gemm(gemm, 1, 0, m, n, k, 1);
+    }
     ops_cpu.gemm(0, 0, 0, 5, 5, NULL, NULL, 0, NULL); /* no rows: nothing happens */
 }
 
-/* Each element is one chain of fused multiply-adds, wherever it stands: so a batch cut anywhere
- * gives each row the same bits. */
+static int has_fma(void)
+{
+#ifdef __x86_64__
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+    return 0;
+#endif
+}
+
+/* Element (i, j) as one chain over k. */
+static float chain(int fused, int ta, int tb, int m, int n, int k, const float *a, const float *b,
+                   int i, int j)
+{
+    float sum = 0;
+    for (int l = 0; l < k; l++) {
+        float x = a[ta ? l * m + i : i * k + l], y = b[tb ? j * k + l : l * n + j];
+        volatile float product = x * y; /* rounded by itself */
+        sum = fused ? fmaf(x, y, sum) : sum + product;
+    }
+    return sum;
+}
+
+/* So a batch cut anywhere gives each row the same bits. */
 static void elements_do_not_depend_on_their_neighbours(void **state)
 {
     (void)state;
-#ifdef __x86_64__
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
-        skip();
     static const int M[] = {1, 5, 6, 7, 96, 97, 130}, N[] = {1, 15, 16, 33, 4113},
                      K[] = {1, 255, 256, 600};
     for (size_t x = 0; x < ARRAY_LEN(M) * ARRAY_LEN(N) * ARRAY_LEN(K); x++) {
         int m = M[x % ARRAY_LEN(M)], n = N[x / ARRAY_LEN(M) % ARRAY_LEN(N)];
         int k = K[x / ARRAY_LEN(M) / ARRAY_LEN(N)], ta = x % 2, tb = x / 2 % 2;
         float *a = filled((size_t)(m * k), 1, 1), *b = filled((size_t)(k * n), 2, 1);
-        float *c = filled((size_t)(m * n), 3, 1);
+        float *c = filled((size_t)(m * n), 3, 1), *d = filled((size_t)(m * n), 4, 1);
         ops_cpu.gemm(ta, tb, m, n, k, a, b, 0, c);
+        cpu_gemm_plain(ta, tb, m, n, k, a, b, 0, d);
         for (int i = 0; i < m; i += 1 + m / 9)
             for (int j = 0; j < n; j += 1 + n / 9) {
-                float want = 0;
-                for (int l = 0; l < k; l++)
-                    want = fmaf(a[ta ? l * m + i : i * k + l], b[tb ? j * k + l : l * n + j], want);
-                assert_true(c[i * n + j] == want);
+                assert_true(c[i * n + j] == chain(has_fma(), ta, tb, m, n, k, a, b, i, j));
+                assert_true(d[i * n + j] == chain(0, ta, tb, m, n, k, a, b, i, j));
             }
         free(a);
         free(b);
         free(c);
+        free(d);
     }
-#else
-    skip();
-#endif
 }
 
 /* What a product needs beside its operands does not grow with them. */
