@@ -79,13 +79,12 @@ static int descends(const struct procs *p, const struct procs_entry *entry, pid_
     return 0;
 }
 
-static int open_proc(DIR **ret, struct err *e)
+static DIR *open_proc(struct err *e) /* or NULL, and the code in e */
 {
     DIR *d = opendir("/proc");
     if (!d)
-        return err_errno(e, "cannot list /proc");
-    *ret = d;
-    return 0;
+        err_errno(e, "cannot list /proc");
+    return d;
 }
 
 /* The next process in the listing, or 0. */
@@ -101,10 +100,10 @@ static pid_t next_pid(DIR *d)
 
 int procs_walk(pid_t root, struct procs *ret, struct err *e)
 {
-    DIR *d = NULL;
-    int r = open_proc(&d, e);
-    if (r < 0)
-        return r;
+    DIR *d = open_proc(e);
+    if (!d)
+        return e->code;
+    int r = 0;
     struct procs p = {0};
     size_t room = 0;
     pid_t pid;
@@ -179,8 +178,10 @@ static int carries(pid_t pid, const char *assignment, struct err *e)
 int procs_kill_marked(const char *mark, size_t *ret_count, struct err *e)
 {
     CLEANUP(mem_freep) char *assignment = mem_printf("%s=%s", ATTEMPT_MARK_VARIABLE, mark);
-    DIR *d = NULL;
-    int r = open_proc(&d, e);
+    DIR *d = open_proc(e);
+    if (!d)
+        return e->code;
+    int r = 0;
     size_t found = 0;
     pid_t pid;
     while (r == 0 && (pid = next_pid(d)) > 0) {
@@ -202,8 +203,7 @@ int procs_kill_marked(const char *mark, size_t *ret_count, struct err *e)
         found++;
         r = procs_signal(&entry, SIGKILL, e);
     }
-    if (d)
-        closedir(d);
+    closedir(d);
     if (r == 0)
         *ret_count = found;
     return r;

@@ -274,7 +274,7 @@ static int spawn_shim(struct attempt *a, pid_t *ret, struct err *e)
 
 static int start_shim(struct attempt *a, struct err *e)
 {
-    pid_t pid;
+    pid_t pid = -1;
     int r = spawn_shim(a, &pid, e);
     if (r < 0)
         return r;

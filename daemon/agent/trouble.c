@@ -22,12 +22,13 @@ void trouble_of_disk(const char *dir, const struct statvfs *fs, int had, char ou
     if (least > FLOOR_MOST)
         least = FLOOR_MOST;
     out[0] = '\0';
-    if (room < least + (had ? least / 4 : 0)) /* it does not come and go with each log line */
+    if (room < least + (had ? least / 4 : 0)) { /* it does not come and go with each log line */
+        uint64_t wanted = least + least / 4;
         snprintf(out, TROUBLE_SIZE,
                  "The disk of its state directory %.100s has %.1f MiB free; %.1f MiB are needed "
                  "to start jobs.",
-                 dir, MIB(room), MIB(least + least / 4));
-    else if (fs->f_files > 0 && fs->f_favail == 0)
+                 dir, MIB(room), MIB(wanted));
+    } else if (fs->f_files > 0 && fs->f_favail == 0)
         snprintf(out, TROUBLE_SIZE, "The disk of its state directory %.100s has no free inodes.",
                  dir);
 }

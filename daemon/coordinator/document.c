@@ -192,7 +192,7 @@ void document_job_slim(struct service *c, const struct job_row *job, struct buf 
 /* ---- attempts ---- */
 int document_attempt(struct service *c, const struct attempt_row *a, json_t **ret, struct err *e)
 {
-    json_t *devices, *exit;
+    json_t *devices = NULL, *exit = NULL;
     int rc = stored_json(a->exit, "exit record", a->id, &exit, e);
     if (rc != 0)
         return rc;

@@ -93,6 +93,7 @@ static void waits_for_node(const struct nodes *nodes, const struct need *need, i
         const struct node *n = nodes->items[i];
         if (node_count_fitting(n, need, NODE_COUNT_ALL) < need->devices)
             continue;
+        /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): all `count` items are nodes */
         if (n->health == NODE_READY && node_why_not(n, now_us, why)[0])
             say(ret, "waiting_for_node", "Waiting for node %s, which takes no new jobs now. %s",
                 n->name, why);

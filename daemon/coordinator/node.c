@@ -21,7 +21,7 @@ const char *node_health_name(enum node_health h)
 /* ---- the list ---- */
 static void devices_free(struct device *devices, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; devices && i < count; i++)
         free(devices[i].name);
     free(devices);
 }
@@ -193,7 +193,7 @@ int node_set_devices(struct node *n, const json_t *doc, struct err *e)
 
 struct device *node_device(struct node *n, int64_t index)
 {
-    for (size_t i = 0; i < n->device_count; i++)
+    for (size_t i = 0; n->devices && i < n->device_count; i++)
         if (n->devices[i].index == index)
             return &n->devices[i];
     return NULL;

@@ -199,11 +199,11 @@ static int requested_pipeline(const struct planner *p, struct plan *ret)
     if (!stages)
         stages = data <= devices ? devices / data : 1;
     if (data * stages != devices) {
-        snprintf(hint, sizeof(hint), "Set resources.devices to %lld.", (long long)(data * stages));
+        snprintf(hint, sizeof(hint), "Set resources.devices to %lld.", (long long)data * stages);
         return faults_add(p->faults, "/strategy", "mesh_mismatch", hint,
                           "A mesh of data %lld x pipeline %lld has %lld ranks, but "
                           "resources.devices is %lld.",
-                          (long long)data, (long long)stages, (long long)(data * stages),
+                          (long long)data, (long long)stages, (long long)data * stages,
                           (long long)devices);
     }
     int64_t rows = rows_of(p->job, (int)data);
