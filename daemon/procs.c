@@ -102,7 +102,7 @@ int procs_walk(pid_t root, struct procs *ret, struct err *e)
 {
     DIR *d = open_proc(e);
     if (!d)
-        return e->code;
+        return e ? e->code : ERR_IO;
     int r = 0;
     struct procs p = {0};
     size_t room = 0;
@@ -180,7 +180,7 @@ int procs_kill_marked(const char *mark, size_t *ret_count, struct err *e)
     CLEANUP(mem_freep) char *assignment = mem_printf("%s=%s", ATTEMPT_MARK_VARIABLE, mark);
     DIR *d = open_proc(e);
     if (!d)
-        return e->code;
+        return e ? e->code : ERR_IO;
     int r = 0;
     size_t found = 0;
     pid_t pid;
