@@ -122,10 +122,13 @@ int proc_signal(int pidfd, int signal_number, struct err *e)
 
 static int reset_signals(void)
 {
+    /* The kernel's own struct, all zeroes: SIG_DFL. glibc's signal() refuses the two signals that
+     * it keeps for itself, but a parent may have left them ignored. */
+    const unsigned long by_default[8] = {0};
     sigset_t none;
     sigemptyset(&none);
     for (int s = 1; s < NSIG; s++)
-        signal(s, SIG_DFL);
+        (void)syscall(SYS_rt_sigaction, s, by_default, NULL, (size_t)(NSIG / 8));
     return sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
