@@ -22,7 +22,8 @@ teardown() { cluster_teardown; }
 
 @test "in a browser: the list, and the newest job with its figures, devices and artifacts" {
   local browser id
-  browser=$(command -v chromium chromium-browser google-chrome | head -n 1) || skip "no Chromium here"
+  browser=$(command -v chromium chromium-browser google-chrome | head -n 1)
+  [ -n "$browser" ] || skip "no Chromium here (Debian: apt-get install chromium; Ubuntu has it as a snap alone)"
   start_agent n1 2
   id=$(submit "$(jq -c '.name = "page" | .resources = {devices: 2}' tests/reference/digits-mlp-sgd/job.json)")
   wait_end "$id" succeeded
