@@ -1,5 +1,5 @@
 /* The coordinator over a real store in a temporary directory, and an agent that is a script: what
- * coordinator_sync.c and coordinator_verbs.c share. */
+ * coordinator_sync.c, coordinator_nodes.c and coordinator_verbs.c share. */
 #ifndef TRAINYARD_TESTS_COORDINATOR_HARNESS_H
 #define TRAINYARD_TESTS_COORDINATOR_HARNESS_H
 

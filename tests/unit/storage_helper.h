@@ -102,6 +102,19 @@ static inline int64_t put_job(struct fixture *f, const char *id)
     return seq;
 }
 
+/* Inserts n of them, as far as that goes; the code of the first that failed, or 0. */
+static inline int insert_some(struct fixture *f, const char *prefix, int n)
+{
+    int r = 0;
+    for (int i = 0; i < n && r == 0; i++) {
+        char id[32];
+        snprintf(id, sizeof id, "%s_%d", prefix, i);
+        struct job_row job = sample_job(id);
+        r = store_job_insert(f->s, &job, NULL, &f->e);
+    }
+    return r;
+}
+
 static inline int has_job(struct fixture *f, const char *id)
 {
     struct job_row r = {0};

@@ -28,6 +28,18 @@
 #define GANG_MAX   16
 #define GANG_ALARM 300 /* seconds: far beyond anything; only against a test that hangs */
 
+/* A small job on made-up data; MORE is another layer, or nothing. */
+#define SMALL(SAMPLES, BATCH, MORE, FIT)                                                           \
+    "{\"name\": \"small\", \"model\": {\"input\": [6], \"layers\": ["                              \
+    "{\"type\": \"dense\", \"units\": 9, \"activation\": \"tanh\"}," MORE                          \
+    "{\"type\": \"dense\", \"units\": 8, \"activation\": \"gelu\"},"                               \
+    "{\"type\": \"dense\", \"units\": 4, \"activation\": \"softmax\"}]},"                          \
+    "\"compile\": {\"optimizer\": {\"name\": \"adam\", \"learning_rate\": 0.01},"                  \
+    "\"loss\": \"sparse_categorical_crossentropy\", \"metrics\": [\"accuracy\"]},"                 \
+    "\"data\": {\"train\": {\"format\": \"synthetic\", \"samples\": " SAMPLES                      \
+    ", \"input\": 6, \"classes\": 4, \"seed\": 1}},"                                               \
+    "\"fit\": {\"batch_size\": " BATCH ", \"seed\": 3, " FIT "}}"
+
 struct gang {
     char dir[64]; /* artifacts and the report */
     struct launch launch;
@@ -191,7 +203,7 @@ static size_t gang_count(const struct gang *g, const char *type)
     return n;
 }
 
-static double gang_number(const json_t *line, const char *name)
+static inline double gang_number(const json_t *line, const char *name)
 {
     const json_t *x = json_object_get(line, name);
     if (!json_is_number(x))
@@ -206,7 +218,7 @@ static const char *gang_text(const json_t *line, const char *name)
 }
 
 /* From start to an end that must be good. */
-static void gang_run(struct gang *g)
+static inline void gang_run(struct gang *g)
 {
     assert_int_equal(gang_prepare(g), 0);
     gang_start(g);
@@ -217,6 +229,16 @@ static void gang_run(struct gang *g)
             fail_msg("rank %d: status %d, %s", r, g->status[r], v ? gang_text(v, "reason") : "");
         assert_string_equal(gang_text(v, "outcome"), "done");
     }
+}
+
+/* A file that the gang has left. */
+static void read_whole(const struct gang *g, const char *name, struct buf *ret)
+{
+    char path[160];
+    struct err e;
+    snprintf(path, sizeof path, "%s/%s", g->dir, name);
+    if (file_read(path, 64 << 20, ret, &e) < 0)
+        fail_msg("%s", e.text);
 }
 
 #endif
