@@ -224,6 +224,21 @@ static void run(struct conn *conns, int epfd)
     }
 }
 
+static void release(struct conn *conns, int epfd)
+{
+    for (int i = 0; i < opt.connections; i++) {
+        close(conns[i].fd);
+        buf_done(&conns[i].in);
+        buf_done(&conns[i].out);
+    }
+    free(conns);
+    free(latencies);
+    buf_done(&body);
+    close(epfd);
+    if (acks)
+        fclose(acks);
+}
+
 static int read_address(void)
 {
     char host[64];
@@ -267,5 +282,6 @@ int main(int argc, char **argv)
            "\"p99_ms\":%.3f,\"server_gone\":%s}\n",
            good, bad, seconds, (double)good / seconds, percentile(0.5), percentile(0.95),
            percentile(0.99), gone ? "true" : "false");
+    release(conns, epfd);
     return bad ? 1 : 0;
 }
