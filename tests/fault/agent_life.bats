@@ -18,9 +18,9 @@ dir_of() { echo "$T/state/attempts/$1"; }
 
 @test "what is left out is told with the end" {
     start_agent
-    wait_for 10 agent_ready
+    wait_for 40 agent_ready
     want_run "$A" "$(launch "$A" 1 5 0 '["sh", "-c", "echo 1 >kept; echo 1 >\"a b\"; mkdir sub; truncate -s 17G vast; : >\"$(printf \"x \\001\\377\")\""]')"
-    wait_for 10 seen_state "$A" ended
+    wait_for 40 seen_state "$A" ended
     [ "$(seen_field "$A" exit.outcome)" = done ]
     [ "$(seen_field "$A" exit.left_out_count)" = 4 ]
     [ "$(seen_field "$A" 'exit.left_out | sort_by(.name) | map(.name) | join(",")')" = 'a b,sub,vast,x \x01\xff' ]
@@ -30,10 +30,10 @@ dir_of() { echo "$T/state/attempts/$1"; }
 
 @test "a command job from wish to forgetting" {
     start_agent
-    wait_for 10 agent_ready
+    wait_for 40 agent_ready
     [ "$(cat "$T/agent.out")" = "trainyard-agent n1 ready: 2 cpu devices, coordinator http://127.0.0.1:$PORT" ]
     want_run "$A" "$(launch "$A" 2 5 0 '["sh", "-c", "echo hello from $RANK; [ $RANK = 1 ] && exit 0; echo kept >result.txt; mkdir sub; ln -s /etc/passwd link; : >empty"]')"
-    wait_for 10 seen_state "$A" ended
+    wait_for 40 seen_state "$A" ended
     [ "$(seen_field "$A" exit.outcome)" = done ]
     [ "$(seen_field "$A" 'ranks | length')" = 2 ]
     [ "$(seen_field "$A" epoch)" = 1 ]
@@ -43,7 +43,7 @@ dir_of() { echo "$T/state/attempts/$1"; }
     [ "$(stat -c %a "$(dir_of "$A")/launch.json")" = 600 ]
     [ -d "$(dir_of "$A")" ]
     want_forget "$A"
-    wait_for 10 test ! -e "$(dir_of "$A")"
+    wait_for 40 test ! -e "$(dir_of "$A")"
 }
 
 @test "ranks, reports and logs are seen while the job runs" {
@@ -53,12 +53,12 @@ dir_of() { echo "$T/state/attempts/$1"; }
     kill_agent
     start_agent --trainer "$T/trainer"
     want_run "$A" "$(launch_training "$A" 1 5 /overwritten)"
-    wait_for 10 seen_state "$A" running
+    wait_for 40 seen_state "$A" running
     alive "$(seen_field "$A" 'ranks[0].pid')"
-    wait_for 10 grep -q '"step": *5}' "$T/c/$A.lines"
-    wait_for 10 grep -qx 5 "$T/c/$A.files/rank-0.log"
+    wait_for 40 grep -q '"step": *5}' "$T/c/$A.lines"
+    wait_for 40 grep -qx 5 "$T/c/$A.files/rank-0.log"
     touch "$(dir_of "$A")/artifacts/stop"
-    wait_for 10 seen_state "$A" ended
+    wait_for 40 seen_state "$A" ended
     # Every line once, in order; every byte of the log.
     cmp "$T/c/$A.lines" <(jq -c . "$(dir_of "$A")/report.ndjson")
     cmp "$T/c/$A.files/rank-0.log" "$(dir_of "$A")/rank-0.log"
@@ -67,10 +67,10 @@ dir_of() { echo "$T/state/attempts/$1"; }
 @test "a stop" {
     start_agent
     want_run "$A" "$(launch "$A" 1 30 0 '["sh", "-c", "setsid sh -c \"trap \\\"\\\" TERM; sleep 1000\" & sleep 1000"]')"
-    wait_for 10 seen_state "$A" running
+    wait_for 40 seen_state "$A" running
     want_stop "$A" cancelled 0
-    wait_for 10 seen_state "$A" ended
-    wait_for 10 none_marked "$A" # the shim itself is on its last instructions
+    wait_for 40 seen_state "$A" ended
+    wait_for 40 none_marked "$A" # the shim itself is on its last instructions
     [ "$(seen_field "$A" exit.outcome)" = stopped ]
     [ "$(seen_field "$A" exit.code)" = cancelled ]
     [ "$(seen_field "$A" exit.reason)" = "As a test wants." ]
@@ -79,7 +79,7 @@ dir_of() { echo "$T/state/attempts/$1"; }
 @test "a stop for which the disk has no room" {
     start_agent
     want_run "$A" "$(launch "$A" 1 5 0 '["sleep", "1000"]')"
-    wait_for 10 seen_state "$A" running
+    wait_for 40 seen_state "$A" running
     mkdir "$(dir_of "$A")/stop.json" # it cannot be written
     want_stop "$A" cancelled 5
     wait_for 15 seen_state "$A" ended
@@ -89,7 +89,7 @@ dir_of() { echo "$T/state/attempts/$1"; }
 @test "a stop of an attempt that was never here is answered as stopped" {
     start_agent
     want_stop "$A" cancelled 5
-    wait_for 10 seen_state "$A" ended
+    wait_for 40 seen_state "$A" ended
     [ "$(seen_field "$A" exit.outcome)" = stopped ]
     want_forget "$A"
     want '[]'
@@ -100,10 +100,10 @@ dir_of() { echo "$T/state/attempts/$1"; }
 @test "kill -9 of the shim: everything dies, and it is lost" {
     start_agent
     want_run "$A" "$(launch "$A" 2 5 0 '["sh", "-c", "setsid sh -c \"trap : TERM; (setsid sleep 1001 &); sleep 1000\" & sleep 1000"]')"
-    wait_for 10 seen_state "$A" running
-    wait_for 10 test "$(marked "$A" | wc -l)" -ge 5
+    wait_for 40 seen_state "$A" running
+    wait_for 40 test "$(marked "$A" | wc -l)" -ge 5
     kill -KILL "$(seen_field "$A" shim_pid)"
-    wait_for 10 seen_state "$A" ended
+    wait_for 40 seen_state "$A" ended
     none_marked "$A"
     [ "$(seen_field "$A" exit.outcome)" = shim_lost ]
     [ "$(seen_field "$A" exit.retryable)" = true ]
@@ -114,30 +114,30 @@ dir_of() { echo "$T/state/attempts/$1"; }
     start_agent
     D="$(launch "$A" 1 5 0 '["touch", "ran"]')"
     want "[$(jq -c '{attempt: .attempt, epoch: 1, do: "run", report_offset: 90, launch: .}' <<<"$D")]"
-    wait_for 10 seen_state "$A" ended
+    wait_for 40 seen_state "$A" ended
     [ "$(seen_field "$A" exit.outcome)" = shim_lost ]
     [ ! -e "$(dir_of "$A")" ]
 }
 
 @test "wishes that cannot be granted harm nothing" {
     start_agent
-    wait_for 10 agent_ready
+    wait_for 40 agent_ready
     B="$(new_attempt)"
-    wait_for 10 test -s "$T/c/syncs"
+    wait_for 40 test -s "$T/c/syncs"
     S="$(stat -c %s "$T/c/syncs")"
     want '[{"attempt":"att_../../../../x","epoch":1,"do":"run","launch":{}},
            {"attempt":7,"epoch":1,"do":"run"}, [], null, {"attempt":"'"$A"'","epoch":1,"do":"dance"},
            {"attempt":"'"$A"'","epoch":1,"do":"run"}, {"attempt":"'"$A"'","epoch":-1,"do":"stop"}]'
-    wait_for 10 sh -c "[ \$(stat -c %s $T/c/syncs) -gt $S ]"
+    wait_for 40 sh -c "[ \$(stat -c %s $T/c/syncs) -gt $S ]"
     [ -z "$(ls "$T/state/attempts")" ]
     want_run "$B" "$(launch "$B" 1 5 0 '["true"]')"
-    wait_for 10 seen_state "$B" ended
+    wait_for 40 seen_state "$B" ended
 }
 
 @test "a launch document that no shim can read ends as spawn_failed" {
     start_agent
     want_run "$A" "$(launch "$A" 1 5 0 '["true"]' | jq -c 'del(.spec)')"
-    wait_for 10 seen_state "$A" ended
+    wait_for 40 seen_state "$A" ended
     [ "$(seen_field "$A" exit.outcome)" = spawn_failed ]
 }
 
@@ -146,7 +146,7 @@ dir_of() { echo "$T/state/attempts/$1"; }
     chmod 755 "$T/trainer"
     start_agent --trainer "$T/trainer"
     want_run "$A" "$(launch_training "$A" 1 5 /overwritten)"
-    wait_for 10 seen_state "$A" ended
+    wait_for 40 seen_state "$A" ended
     [ "$(cat "$T/c/$A.lines")" = "$(printf '{"type":"a"}\n{"type":"b"}')" ]
     grep -q 'report_line' "$T/agent.log"
 }
@@ -167,7 +167,7 @@ dir_of() { echo "$T/state/attempts/$1"; }
 
 @test "a second agent on the same state directory is refused" {
     start_agent
-    wait_for 10 agent_ready
+    wait_for 40 agent_ready
     run "$BUILD/trainyard-agent" --coordinator "http://127.0.0.1:$PORT" --state-dir "$T/state" --trainer /bin/false
     [ "$status" -eq 1 ]
     [[ "$output" == *"another agent uses the state directory"* ]]
@@ -201,9 +201,9 @@ dir_of() { echo "$T/state/attempts/$1"; }
 @test "settings come from the file, and the command line goes before it" {
     printf 'coordinator = http://127.0.0.1:1\ncpu_devices = 3\nname = other\ndata_root = /tmp\n' >"$T/conf"
     start_agent --config "$T/conf"
-    wait_for 10 agent_ready
+    wait_for 40 agent_ready
     grep -q "n1 ready: 2 cpu devices, coordinator http://127.0.0.1:$PORT" "$T/agent.out"
     want_run "$A" "$(launch "$A" 1 5 0 '["true"]')"
-    wait_for 10 seen_state "$A" ended
+    wait_for 40 seen_state "$A" ended
     [ "$(jq -r '.data_roots[0]' "$(dir_of "$A")/launch.json")" = /tmp ]
 }
