@@ -73,6 +73,7 @@ struct attempt {
     sd_event_source *shim_source;
     int lost_lock_fd; /* held while PHASE_LOST */
     size_t lost_killed;
+    int lost_empty; /* walks in a row that found nothing */
     int64_t look_again_us; /* boot time; WAITING and LOST */
     json_t *exit;          /* the exit record once ENDED */
     int forgotten;         /* remove it as soon as the shim is gone */

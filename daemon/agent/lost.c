@@ -1,6 +1,7 @@
 /* An attempt whose shim died without an exit record: its ranks died with it (PR_SET_PDEATHSIG);
- * what they had started is found by the mark in its environment and killed in rounds until a walk
- * finds nothing. Meanwhile we hold the attempt's lock, so that no shim can start into it. */
+ * what they had started is found by the mark in its environment and killed in rounds until two
+ * walks in a row find nothing: a process that is just executing another program shows an empty
+ * environment for a moment. Meanwhile we hold the attempt's lock, so that no shim can start into it. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,7 +11,8 @@
 #include "daemon/agent/agent.h"
 #include "daemon/procs.h"
 
-#define LOST_PAUSE_US 20000
+#define LOST_PAUSE_US    20000
+#define LOST_EMPTY_WALKS 2
 
 void attempt_lose(struct attempt *a, int take_lock_fd)
 {
@@ -18,6 +20,7 @@ void attempt_lose(struct attempt *a, int take_lock_fd)
     a->phase = PHASE_LOST;
     a->lost_lock_fd = take_lock_fd;
     a->lost_killed = 0;
+    a->lost_empty = 0;
     a->look_again_us = 0;
 }
 
@@ -53,7 +56,8 @@ void attempt_lose_pump(struct attempt *a)
         r = procs_kill_marked(mark, &found, &e);
     if (r < 0)
         log_event(LOG_LEVEL_ERROR, "kill_failed", "attempt=%s error=%s", a->id, log_quote(e.text));
-    if (r == 0 && found == 0) {
+    a->lost_empty = r == 0 && found == 0 ? a->lost_empty + 1 : 0;
+    if (a->lost_empty == LOST_EMPTY_WALKS) {
         say_lost(a);
         return;
     }
