@@ -29,7 +29,16 @@ const char *metric_name(enum metric m);
 enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_ADAM, OPTIMIZER_ADAMW, OPTIMIZER__MAX };
 const char *optimizer_name(enum optimizer_kind k);
 
-enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_COSINE };
+enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_STEP };
+
+/* How numbers are kept between uses; arithmetic is always float32. */
+enum storage_type { STORAGE_FLOAT32, STORAGE_BFLOAT16 };
+
+/* "precision": "float32", "mixed_bfloat16" (weights and activations), or an object with the three.
+ * bfloat16 weights are rounded from float32 masters, which the optimizer updates. */
+struct precision {
+    enum storage_type weights, activations, moments;
+};
 
 /* Formulas: tests/reference/README.md. */
 struct optimizer {
@@ -44,23 +53,53 @@ struct optimizer {
     int decay_matrices_only; /* "exclude_from_weight_decay": "vectors" */
     double global_clipnorm;  /* 0: none */
     enum schedule_kind schedule;
-    int64_t warmup_steps; /* cosine */
-    int64_t decay_steps;  /* cosine, warmup included */
-    double alpha;         /* cosine: floor as a share of learning_rate */
+    int64_t warmup_steps; /* all but constant: linear rise from learning_rate / warmup_steps */
+    int64_t decay_steps;  /* cosine, linear: warmup included */
+    double alpha;         /* cosine, linear: floor as a share of learning_rate */
+    int64_t step_size;    /* step: learning_rate * gamma^((step - warmup) / step_size) */
+    double gamma;
 };
 
-enum data_format { DATA_IDX, DATA_CSV, DATA_SYNTHETIC };
+enum data_format { DATA_IDX, DATA_CSV, DATA_SYNTHETIC, DATA_NPY, DATA_NPZ, DATA_TOKENS };
+enum csv_missing { CSV_MISSING_ERROR, CSV_MISSING_DROP, CSV_MISSING_FILL };
+enum token_type { TOKEN_AUTO, TOKEN_U8, TOKEN_U16, TOKEN_U32 }; /* auto: by the file's header */
 enum csv_header { CSV_HEADER_NO, CSV_HEADER_YES, CSV_HEADER_AUTO };
 
 struct data_source {
     enum data_format format;
     char *images;                    /* idx: path relative to a data root; owned */
     char *labels;                    /* idx */
-    char *path;                      /* csv */
+    char *path;                      /* csv, npz, tokens (may be .gz) */
+    char *x, *y;                     /* npy: paths; npz: names of arrays, default "x", "y" */
+    enum token_type dtype;           /* tokens */
+    enum csv_missing missing;        /* csv: an empty field, or NA, NaN, null, ? */
+    double fill;                     /* csv: what takes its place */
+    int64_t limit;                   /* the first so many samples only; 0: all */
+    int64_t memory_limit;            /* bytes; a data set above it is streamed from its file */
     enum csv_header header;          /* csv; default auto */
     int64_t label_column;            /* csv; negative counts from the end; default -1 */
     int64_t samples, input, classes; /* synthetic */
     uint32_t seed;                   /* synthetic */
+};
+
+enum monitor {
+    MONITOR_VAL_LOSS,
+    MONITOR_VAL_ACCURACY,
+    MONITOR_LOSS,
+    MONITOR_ACCURACY,
+    MONITOR_VAL_MAE,
+    MONITOR_MAE,
+    MONITOR__MAX
+};
+
+/* Keras's EarlyStopping; loss and mae fall, accuracy rises. */
+struct early_stopping {
+    int enabled;
+    enum monitor monitor; /* default val_loss */
+    double min_delta;
+    int64_t patience;         /* epochs without improvement that are allowed; 0 */
+    int64_t start_from_epoch; /* 0 */
+    int restore_best_weights; /* false */
 };
 
 struct fit {
@@ -70,6 +109,19 @@ struct fit {
     int shuffle;             /* default true */
     uint64_t seed;           /* default 0 */
     double validation_split; /* last fraction of train; 0: none */
+    int64_t validation_freq; /* epochs between validations; default 1 */
+    struct early_stopping early_stopping;
+    double *class_weight; /* [class_weights]; NULL: all 1. By class, 1 where not given; owned */
+    int64_t class_weights;
+};
+
+#define CHECKPOINT_KEEP_MAX 64
+/* When neither is given there are none but on request (suspend, SIGTERM). */
+struct checkpoint {
+    int enabled;         /* 0 only for "checkpoint": false: not even on request */
+    int64_t every_steps; /* 0: not by steps */
+    int64_t every_s;     /* 0: not by time */
+    int64_t keep;        /* default 2 */
 };
 
 enum device_kind { DEVICE_ANY, DEVICE_CPU, DEVICE_GPU };
@@ -99,8 +151,11 @@ struct job_spec {
     struct fit fit;
     struct resources resources;
     struct strategy strategy; /* as asked; plan.h */
-    int64_t priority;         /* -1000..1000, default 0 */
-    int64_t time_limit_s;     /* 0: none */
+    struct precision precision;
+    struct checkpoint checkpoint;
+    int64_t max_restarts; /* of an attempt that failed and may succeed again; default 3 */
+    int64_t priority;     /* -1000..1000, default 0 */
+    int64_t time_limit_s; /* 0: none */
     struct label *labels;
     int label_count;
     char *user; /* as given, default "" */

@@ -15,7 +15,7 @@
 #define SHAPE_MAX_ELEMENTS   ((int64_t)1 << 27) /* of one item: 512 MiB of float32 */
 #define MODEL_MAX_LAYERS     1024
 #define MODEL_MAX_PARAMETERS ((int64_t)1 << 34) /* 64 GiB of float32 */
-#define LAYER_MAX_TENSORS    2
+#define LAYER_MAX_TENSORS    4
 #define LEAKY_RELU_SLOPE     0.2 /* Keras 3 activations.leaky_relu */
 
 struct shape {
@@ -72,6 +72,7 @@ struct tensor_spec {
     const char *name; /* "kernel", "bias", "gamma", "beta"; static storage */
     struct shape shape;
     enum initializer init;
+    int is_fixed;   /* not trained: moving statistics */
     int is_matrix;  /* 2 or more dimensions: weight decay may exclude the others */
     int64_t fan_in; /* for the initialiser */
     int64_t fan_out;
@@ -87,7 +88,15 @@ struct layer {
     int use_bias;               /* dense */
     double scale, offset;       /* rescaling: x * scale + offset */
     double rate;                /* dropout, 0 <= rate < 1 */
-    double epsilon;             /* layer_normalization */
+    double epsilon;             /* layer_normalization, batch_normalization */
+    double momentum;            /* batch_normalization: of the moving statistics */
+    int64_t window[2];          /* conv2d: kernel, poolings: pool; rows, columns */
+    int64_t strides[2];
+    int same;              /* padding "same": ceil(in / stride) outputs; else "valid" */
+    int64_t pad_before[2]; /* rows above, columns left; what "same" adds more goes after */
+    int64_t vocabulary;    /* embedding: input_dim */
+    int back;              /* add: adds the output of the layer so many before it */
+    int frozen;            /* "trainable": false */
     struct tensor_spec tensors[LAYER_MAX_TENSORS];
     int tensor_count;
     int64_t parameters;       /* elements in all tensors */

@@ -103,6 +103,9 @@ static int prepare_source(struct prepare *p, const struct data_source *source,
     case DATA_IDX: return prepare_idx(p, source, ret, e);
     case DATA_CSV: return prepare_csv(p, source, ret, e);
     case DATA_SYNTHETIC: return data_read_synthetic(source, &p->need, &p->out, ret, e);
+    case DATA_NPY:
+    case DATA_NPZ:
+    case DATA_TOKENS: break;
     }
     BUG("data format %d", (int)source->format);
 }
