@@ -70,6 +70,14 @@ void layer_set_costs(struct layer *l, int propagates)
         /* mean and deviation of each row, besides the output */
         l->activation_bytes += elements / l->out.size[l->out.dims - 1] * 8;
         break;
-    case LAYER_TYPE__MAX: break;
+    case LAYER_CONV2D:
+    case LAYER_MAX_POOLING2D:
+    case LAYER_AVERAGE_POOLING2D:
+    case LAYER_GLOBAL_MAX_POOLING2D:
+    case LAYER_GLOBAL_AVERAGE_POOLING2D:
+    case LAYER_BATCH_NORMALIZATION:
+    case LAYER_EMBEDDING:
+    case LAYER_ADD:
+    case LAYER_TYPE__MAX: break; /* no document names these yet */
     }
 }

@@ -193,7 +193,15 @@ int layer_infer(struct decoding *d, struct layer_draft *draft, const struct shap
     case LAYER_RESCALING:
     case LAYER_DROPOUT:
     case LAYER_ACTIVATION: l->out = *in; return 0;
-    case LAYER_TYPE__MAX: break;
+    case LAYER_CONV2D:
+    case LAYER_MAX_POOLING2D:
+    case LAYER_AVERAGE_POOLING2D:
+    case LAYER_GLOBAL_MAX_POOLING2D:
+    case LAYER_GLOBAL_AVERAGE_POOLING2D:
+    case LAYER_BATCH_NORMALIZATION:
+    case LAYER_EMBEDDING:
+    case LAYER_ADD:
+    case LAYER_TYPE__MAX: break; /* no document names these yet */
     }
     BUG("layer type %d", (int)l->type);
 }

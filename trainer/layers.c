@@ -1,13 +1,11 @@
-/* layers.c: what each type of layer does, forward and backward.
- *
- * A layer over inner positions (dense and normalisation act on the last dimension) sees rows =
- * items times positions. Activations that can be undone from their output keep only that.
- */
+/* layers.c: the walk through a slice of the model; what each type of layer does is in layer.h's
+ * table. */
 #include "trainer/layers.h"
 
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "trainer/layer.h"
 
 static int64_t last_size(const struct shape *s)
 {
@@ -29,7 +27,7 @@ static enum activation own_activation(const struct net *n, int l)
 static int passes_on(const struct net *n, int l)
 {
     const struct layer *y = &n->model->layers[l];
-    if (l < n->folded || y->type == LAYER_FLATTEN || y->type == LAYER_RESHAPE)
+    if (l < n->folded || layer_kinds[y->type]->passes_on)
         return 1;
     return y->type == LAYER_ACTIVATION && own_activation(n, l) == ACTIVATION_LINEAR;
 }
@@ -49,11 +47,9 @@ static size_t own_elements(const struct net *n, int l, int64_t rows)
 static size_t kept_elements(const struct net *n, int l, int64_t rows)
 {
     const struct layer *y = &n->model->layers[l];
-    if (y->type == LAYER_DENSE && elem_keeps_input(own_activation(n, l)))
-        return padded(rows * shape_elements(&y->out));
-    if (y->type == LAYER_LAYER_NORMALIZATION)
-        return padded(rows * positions(&y->in) * 2);
-    return 0;
+    const struct layer_kind *k = layer_kinds[y->type];
+    return k->kept ? padded((int64_t)k->kept(y, own_activation(n, l), rows, last_size(&y->out)))
+                   : 0;
 }
 
 static size_t input_elements(const struct net *n, int64_t rows)
@@ -130,130 +126,46 @@ void frame_work_done(struct frame_work *w, const struct net *n)
 
 /* ---- one layer ---- */
 
-/* What a layer works with: its place in the net, its tensors, and the micro-batch. */
-struct at {
-    const struct net *net;
-    const struct layer *layer;
-    const struct frame_pass *pass;
-    const struct frame *frame;
-    struct frame_slot *slot;
-    enum activation f;
-    int index;
-    int64_t rows;                        /* items times inner positions */
-    int64_t in, out;                     /* last dimensions */
-    float *parameter[LAYER_MAX_TENSORS]; /* NULL where the layer has none */
-    float *gradient[LAYER_MAX_TENSORS];
-};
-
-static struct at place(const struct net *n, struct frame *f, const struct frame_pass *p, int l)
+static struct layer_call call_of(const struct net *n, const struct frame *f,
+                                 const struct layer_pass *p, int l)
 {
     const struct layer *y = &n->model->layers[l];
-    struct at a = {
-        .net = n,
+    const struct frame_slot *s = &f->slots[l - n->first];
+    struct layer_call c = {
+        .ops = n->ops,
         .layer = y,
         .pass = p,
-        .frame = f,
-        .slot = &f->slots[l - n->first],
         .f = own_activation(n, l),
         .index = l,
+        .items = f->rows,
+        .position = f->position,
         .rows = f->rows * positions(&y->in),
         .in = last_size(&y->in),
         .out = last_size(&y->out),
+        .x = l > n->first ? f->slots[l - 1 - n->first].y : f->x,
+        .y = s->own,
+        .kept = s->kept,
     };
     size_t offset = net_offset(n, l);
     for (int t = 0; t < y->tensor_count; t++) {
-        a.parameter[t] = n->parameters + offset;
-        a.gradient[t] = n->gradients + offset;
+        c.parameter[t] = n->parameters + offset;
+        c.gradient[t] = n->gradients + offset;
         offset += padded(shape_elements(&y->tensors[t].shape));
     }
-    return a;
-}
-
-static void dense_forward(const struct at *a, const float *x, float *y)
-{
-    const struct ops *o = a->net->ops;
-    float *z = a->slot->kept ? a->slot->kept : y;
-    o->gemm(0, 0, a->rows, a->out, a->in, x, a->parameter[0], 0.0f, z);
-    o->activate(a->f, a->rows, a->out, a->parameter[1], z, y);
-}
-
-/* dz replaces dy */
-static void dense_backward(const struct at *a, const float *x, float *dy, float *dx, float beta)
-{
-    const struct ops *o = a->net->ops;
-    const float *kept = a->slot->kept ? a->slot->kept : a->slot->y;
-    o->activate_backward(a->f, a->rows, a->out, kept, dy, dy, beta, a->gradient[1]);
-    o->gemm(1, 0, a->in, a->out, a->rows, x, dy, beta, a->gradient[0]);
-    if (dx)
-        o->gemm(0, 1, a->rows, a->in, a->out, dy, a->parameter[0], 0.0f, dx);
-}
-
-static void drop(const struct at *a, const float *x, float *y)
-{
-    struct dropout_args d = {
-        .rate = (float)a->layer->rate,
-        .seed = a->pass->seed,
-        .stream = (uint64_t)a->pass->step * MODEL_MAX_LAYERS + (uint64_t)a->index,
-        .position = a->frame->position,
-    };
-    a->net->ops->dropout(&d, a->frame->rows, shape_elements(&a->layer->in), x, y);
-}
-
-static void forward_one(const struct at *a, float *x, float *y)
-{
-    const struct ops *o = a->net->ops;
-    switch (a->layer->type) {
-    case LAYER_DENSE: dense_forward(a, x, y); break;
-    case LAYER_RESCALING:
-        o->affine(a->rows * a->in, (float)a->layer->scale, (float)a->layer->offset, x, y);
-        break;
-    case LAYER_DROPOUT: drop(a, x, y); break;
-    case LAYER_ACTIVATION: o->activate(a->f, a->rows, a->in, NULL, x, y); break;
-    case LAYER_LAYER_NORMALIZATION:
-        o->normalize(a->rows, a->in, (float)a->layer->epsilon, x, a->parameter[0], a->parameter[1],
-                     a->slot->kept, y);
-        break;
-    case LAYER_FLATTEN:
-    case LAYER_RESHAPE:
-    case LAYER_TYPE__MAX: break;
-    }
-}
-
-/* Returns where the gradient of the input lies: dy's own buffer, or `other`. */
-static float *backward_one(const struct at *a, const float *x, float *dy, float *other, int want,
-                           float beta)
-{
-    const struct ops *o = a->net->ops;
-    switch (a->layer->type) {
-    case LAYER_DENSE: dense_backward(a, x, dy, want ? other : NULL, beta); return other;
-    case LAYER_RESCALING: o->affine(a->rows * a->in, (float)a->layer->scale, 0.0f, dy, dy); break;
-    case LAYER_DROPOUT: drop(a, dy, dy); break;
-    case LAYER_ACTIVATION:
-        o->activate_backward(a->f, a->rows, a->in, elem_keeps_input(a->f) ? x : a->slot->y, dy, dy,
-                             0.0f, NULL);
-        break;
-    case LAYER_LAYER_NORMALIZATION:
-        o->normalize_backward(a->rows, a->in, x, a->slot->kept, a->parameter[0], dy,
-                              want ? dy : NULL, beta, a->gradient[0], a->gradient[1]);
-        break;
-    case LAYER_FLATTEN:
-    case LAYER_RESHAPE:
-    case LAYER_TYPE__MAX: break;
-    }
-    return dy;
+    return c;
 }
 
 /* ---- the slice ---- */
 
-float *layers_forward(const struct net *n, struct frame *f, const struct frame_pass *p)
+float *layers_forward(const struct net *n, struct frame *f, const struct layer_pass *p)
 {
     float *x = f->x;
     for (int l = n->first; l < n->last; l++) {
         struct frame_slot *s = &f->slots[l - n->first];
         int idle = !s->own || (n->model->layers[l].type == LAYER_DROPOUT && !p->training);
         if (!idle) {
-            struct at a = place(n, f, p, l);
-            forward_one(&a, x, s->own);
+            struct layer_call c = call_of(n, f, p, l);
+            layer_kinds[c.layer->type]->forward(&c);
             x = s->own;
         }
         s->y = x;
@@ -262,17 +174,19 @@ float *layers_forward(const struct net *n, struct frame *f, const struct frame_p
 }
 
 int layers_backward(const struct net *n, struct frame *f, struct frame_work *w,
-                    const struct frame_pass *p, float beta, const struct layers_hook *hook,
+                    const struct layer_pass *p, float beta, const struct layers_hook *hook,
                     float **ret_dx, struct err *e)
 {
     float *dy = w->buffer[0];
     for (int l = n->last - 1; l >= n->lowest; l--) {
         if (f->slots[l - n->first].own) {
-            struct at a = place(n, f, p, l);
-            const float *x = l > n->first ? f->slots[l - 1 - n->first].y : f->x;
+            struct layer_call c = call_of(n, f, p, l);
+            const struct layer_kind *k = layer_kinds[c.layer->type];
+            float *other = dy == w->buffer[0] ? w->buffer[1] : w->buffer[0];
+            float *dx = k->dx_in_place ? dy : other;
             int want = n->first > 0 || l > n->lowest;
-            dy = backward_one(&a, x, dy, dy == w->buffer[0] ? w->buffer[1] : w->buffer[0], want,
-                              beta);
+            k->backward(&c, dy, want ? dx : NULL, beta);
+            dy = dx;
         }
         int r = hook ? hook->done(hook->context, l, e) : 0;
         if (r < 0)

@@ -9,6 +9,7 @@
 
 #include <stdint.h>
 
+#include "trainer/layer.h"
 #include "trainer/net.h"
 
 struct frame_slot {
@@ -30,12 +31,6 @@ struct frame_work {
     float *buffer[2];
 };
 
-struct frame_pass {
-    int training; /* 0: dropout does nothing */
-    uint64_t seed;
-    int64_t step;
-};
-
 size_t frame_bytes(const struct net *n, int64_t max_rows);
 int frame_init(struct frame *f, const struct net *n, int64_t max_rows, struct err *e);
 void frame_done(struct frame *f, const struct net *n);
@@ -45,7 +40,7 @@ int frame_work_init(struct frame_work *w, const struct net *n, int64_t max_rows,
 void frame_work_done(struct frame_work *w, const struct net *n);
 
 /* From f->x to the slice's output [rows, out], which is returned and stays in the frame. */
-float *layers_forward(const struct net *n, struct frame *f, const struct frame_pass *p);
+float *layers_forward(const struct net *n, struct frame *f, const struct layer_pass *p);
 
 /* Called after the gradients of a layer are complete in this pass; an error ends the pass. */
 struct layers_hook {
@@ -57,7 +52,7 @@ struct layers_hook {
  * writes, 1 adds) and of the slice's input: *ret_dx, NULL in the first slice, where nobody wants
  * it. `hook` (may be NULL) is called for each layer from the last down to net.lowest. */
 int layers_backward(const struct net *n, struct frame *f, struct frame_work *w,
-                    const struct frame_pass *p, float beta, const struct layers_hook *hook,
+                    const struct layer_pass *p, float beta, const struct layers_hook *hook,
                     float **ret_dx, struct err *e);
 
 /* What the net predicts: the fused activation, applied in place to the output [rows, out]. */

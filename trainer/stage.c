@@ -131,7 +131,7 @@ struct loss_sums stage_take_sums(const struct stage *s, struct loss_sums *sums)
 struct run {
     struct stage *s;
     const struct items *items;
-    struct frame_pass pass;
+    struct layer_pass pass;
     const struct layers_hook *hook;
 };
 

@@ -24,7 +24,7 @@ struct bench {
     struct net net;
     struct frame frame;
     struct frame_work work;
-    struct frame_pass pass;
+    struct layer_pass pass;
     int64_t in, out;
     int32_t classes[ROWS];
     float targets[ROWS * 64];

@@ -1,0 +1,13 @@
+/* layer_types.h: the rows of layer_kinds[], and what their files share. Others use layer.h. */
+#ifndef TRAINYARD_TRAINER_LAYER_TYPES_H
+#define TRAINYARD_TRAINER_LAYER_TYPES_H
+
+#include "trainer/layer.h"
+
+extern const struct layer_kind layer_dense, layer_flatten, layer_reshape, layer_rescaling,
+    layer_dropout, layer_activation, layer_layer_normalization;
+
+/* Inner positions of a shape: its elements but for the last dimension. */
+int64_t layer_positions(const struct shape *s);
+
+#endif
