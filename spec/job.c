@@ -290,6 +290,7 @@ static void check_command_parts(struct decoding *d, struct job_spec *s, const js
         field_warn(d, FIELD_WHERE(at, "strategy"), "no_effect", NULL,
                    "A command is started once on each device; \"strategy\" is ignored.");
     s->strategy = (struct strategy){.kind = STRATEGY_AUTO, .schedule = SCHEDULE_1F1B};
+    parallel_set_defaults(&s->strategy.parallel);
 }
 
 static void check_whole(struct decoding *d, struct job_spec *s, const json_t *doc,
@@ -319,6 +320,10 @@ struct job_spec *job_spec_parse(const json_t *doc, int strict, struct faults *f,
     }
     struct job_spec *s = mem_zalloc(sizeof *s);
     s->strategy.schedule = SCHEDULE_1F1B;
+    parallel_set_defaults(&s->strategy.parallel);
+    s->max_restarts = 3;
+    s->checkpoint = (struct checkpoint){.enabled = 1, .keep = 2};
+    s->fit.validation_freq = 1;
     field_decode_object(&d, &job_object, doc, &root, s);
     check_whole(&d, s, doc, &root);
     if (f->total == before)

@@ -95,14 +95,73 @@ static const struct word strategies[] = {
     {"mirrored", STRATEGY_MIRRORED},
     {"pipeline", STRATEGY_PIPELINE},
     {"segment_ensemble", STRATEGY_SEGMENT_ENSEMBLE},
+    {"tensor", STRATEGY_TENSOR},
+    {"local_sgd", STRATEGY_LOCAL_SGD},
 };
 const struct words strategy_words = WORDS("a strategy", strategies);
 
 static const struct word pipeline_schedules[] = {
     {"gpipe", SCHEDULE_GPIPE},
     {"1f1b", SCHEDULE_1F1B},
+    {"interleaved", SCHEDULE_INTERLEAVED},
 };
 const struct words pipeline_schedule_words = WORDS("a pipeline schedule", pipeline_schedules);
+
+static const struct word syncs[] = {
+    {"every_step", SYNC_EVERY_STEP},
+    {"delayed", SYNC_DELAYED},
+    {"local_sgd", SYNC_LOCAL_SGD},
+};
+const struct words sync_words = WORDS("a way to synchronise", syncs);
+
+static const struct word codecs[] = {
+    {"none", CODEC_NONE}, {"bf16", CODEC_BF16},   {"bfloat16", CODEC_BF16},
+    {"int8", CODEC_INT8}, {"top_k", CODEC_TOP_K},
+};
+const struct words codec_words = WORDS("a codec", codecs);
+
+static const struct word recomputes[] = {
+    {"auto", RECOMPUTE_AUTO},
+    {"none", RECOMPUTE_NONE},
+    {"all", RECOMPUTE_ALL},
+};
+const struct words recompute_words = WORDS("a word for recompute", recomputes);
+
+static const struct word shares[] = {
+    {"even", SHARES_EVEN},
+    {"measured", SHARES_MEASURED},
+};
+const struct words shares_words = WORDS("a word for shares", shares);
+
+static const struct word storage_types[] = {
+    {"float32", STORAGE_FLOAT32},
+    {"bfloat16", STORAGE_BFLOAT16},
+    {"bf16", STORAGE_BFLOAT16},
+};
+const struct words storage_type_words = WORDS("a type that numbers are kept in", storage_types);
+
+static const struct word token_types[] = {
+    {"auto", TOKEN_AUTO},
+    {"uint8", TOKEN_U8},
+    {"uint16", TOKEN_U16},
+    {"uint32", TOKEN_U32},
+};
+const struct words token_type_words = WORDS("a type of tokens", token_types);
+
+static const struct word csv_missings[] = {
+    {"error", CSV_MISSING_ERROR},
+    {"drop", CSV_MISSING_DROP},
+    {"fill", CSV_MISSING_FILL},
+};
+const struct words csv_missing_words = WORDS("a policy for missing values", csv_missings);
+
+static const struct word monitors[] = {
+    {"val_loss", MONITOR_VAL_LOSS},    {"val_accuracy", MONITOR_VAL_ACCURACY},
+    {"val_acc", MONITOR_VAL_ACCURACY}, {"loss", MONITOR_LOSS},
+    {"accuracy", MONITOR_ACCURACY},    {"acc", MONITOR_ACCURACY},
+    {"val_mae", MONITOR_VAL_MAE},      {"mae", MONITOR_MAE},
+};
+const struct words monitor_words = WORDS("a figure to watch", monitors);
 
 const char *layer_type_name(enum layer_type t)
 {
@@ -147,4 +206,24 @@ const char *strategy_name(enum strategy_kind k)
 const char *pipeline_schedule_name(enum pipeline_schedule s)
 {
     return words_name(&pipeline_schedule_words, (int)s);
+}
+
+const char *sync_name(enum sync_kind s)
+{
+    return words_name(&sync_words, (int)s);
+}
+
+const char *codec_name(enum codec_kind c)
+{
+    return words_name(&codec_words, (int)c);
+}
+
+const char *recompute_name(enum recompute_kind r)
+{
+    return words_name(&recompute_words, (int)r);
+}
+
+const char *shares_name(enum shares_kind s)
+{
+    return words_name(&shares_words, (int)s);
 }

@@ -15,5 +15,13 @@ extern const struct words device_kind_words;
 extern const struct words data_format_words;
 extern const struct words strategy_words;
 extern const struct words pipeline_schedule_words;
+extern const struct words sync_words;
+extern const struct words codec_words;
+extern const struct words recompute_words;
+extern const struct words shares_words;
+extern const struct words storage_type_words;
+extern const struct words token_type_words;
+extern const struct words csv_missing_words;
+extern const struct words monitor_words;
 
 #endif

@@ -48,6 +48,7 @@ const char *recompute_name(enum recompute_kind r);
 
 /* How a global batch is cut over the data ranks. */
 enum shares_kind { SHARES_EVEN, SHARES_MEASURED };
+const char *shares_name(enum shares_kind s);
 
 /* The part of a mesh that request and plan have alike. */
 struct parallel {
@@ -63,6 +64,9 @@ struct parallel {
     int rebalance; /* layers may move between stages during the run */
     int overlap;   /* gradients are summed by a thread beside backward */
 };
+
+/* As a job that says nothing about it has it. */
+void parallel_set_defaults(struct parallel *p);
 
 /* What the user wrote under "strategy": a name, or a mesh
  * {"data": 1, "pipeline": 2, "schedule": "1f1b", "microbatches": 4}. */
@@ -106,8 +110,12 @@ struct plan {
 
 void plan_done(struct plan *p); /* safe on a zeroed struct */
 
-/* {"name", "ranks", "mesh": {"data","pipeline","microbatches","schedule"}, "stages": [[0,2],[2,4]],
- *  "memory_bytes", "chosen_by": "auto"|"user", "why"}; a new reference. */
+int plan_stages(const struct plan *p); /* pipeline * chunks */
+
+/* {"name", "ranks", "mesh": {"data", "pipeline", "tensor", "chunks", "microbatches", "schedule",
+ *  "zero"}, "stages": [[0,2],[2,4]], "recompute": [0,3], "parallel": {...}, "memory_bytes",
+ *  "chosen_by": "auto"|"user", "why"}; a new reference. What earlier versions did not write has the
+ * value that it had there. */
 json_t *plan_to_json(const struct plan *p);
 int plan_from_json(const json_t *doc, struct plan *ret, struct err *e);
 

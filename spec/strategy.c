@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "spec/names.h"
-#include "spec/plan.h"
+#include "spec/parallel.h"
 
 #define THIS_VERSION "This version runs auto, none, mirrored, pipeline and segment_ensemble"
 
@@ -27,7 +27,7 @@ static void decode_name(struct decoding *d, const char *name, const struct where
                         struct strategy *s)
 {
     const struct word *word = words_find(&strategy_words, name);
-    if (word) {
+    if (word && word->value != STRATEGY_TENSOR && word->value != STRATEGY_LOCAL_SGD) {
         s->kind = (enum strategy_kind)word->value;
         return;
     }

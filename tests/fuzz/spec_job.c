@@ -25,6 +25,8 @@ static void cut(const struct job_spec *s)
                          .ranks = stages,
                          .data = 1,
                          .pipeline = stages,
+                         .tensor = 1,
+                         .chunks = 1,
                          .microbatches = 4,
                          .stage_first = first};
         if (plan_memory(s, &p) < 0)

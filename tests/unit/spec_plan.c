@@ -182,6 +182,8 @@ static int64_t memory(const struct job_spec *s, enum strategy_kind kind, int dat
                      .ranks = data * stages,
                      .data = data,
                      .pipeline = stages,
+                     .tensor = 1,
+                     .chunks = 1,
                      .microbatches = microbatches,
                      .schedule = schedule,
                      .stage_first = first};
@@ -215,13 +217,22 @@ static struct plan some_plan(void)
                      .ranks = 4,
                      .data = 2,
                      .pipeline = 2,
+                     .tensor = 1,
+                     .chunks = 1,
                      .microbatches = 4,
                      .schedule = SCHEDULE_1F1B,
+                     .zero = 2,
                      .memory_bytes = 1LL << 40,
                      .chosen_by_auto = 1,
                      .why = mem_strdup("It fits.")};
+    parallel_set_defaults(&p.parallel);
+    p.parallel.top_k = 0.05;
+    p.parallel.codec = CODEC_TOP_K;
     p.stage_first = mem_alloc(3 * sizeof *p.stage_first);
     memcpy(p.stage_first, (int[]){0, 1, 2}, 3 * sizeof(int));
+    p.recompute = mem_zalloc(2);
+    p.recompute[1] = 1;
+    p.recompute_count = 1;
     return p;
 }
 
@@ -231,12 +242,18 @@ static void test_plan_json(void **state)
     struct plan p = some_plan(), back = {0};
     struct err e = {0};
     json_t *doc = plan_to_json(&p);
-    char *text = json_dumps(doc, 0);
-    assert_string_equal(text, "{\"name\": \"pipeline\", \"ranks\": 4, \"mesh\": {\"data\": 2, "
-                              "\"pipeline\": 2, \"microbatches\": 4, \"schedule\": \"1f1b\"}, "
-                              "\"stages\": [[0, 1], [1, 2]], \"memory_bytes\": 1099511627776, "
-                              "\"chosen_by\": \"auto\", \"why\": \"It fits.\"}");
+    char *text = json_dumps(doc, JSON_REAL_PRECISION(9));
+    assert_string_equal(
+        text, "{\"name\": \"pipeline\", \"ranks\": 4, \"mesh\": {\"data\": 2, \"pipeline\": 2, "
+              "\"tensor\": 1, \"chunks\": 1, \"microbatches\": 4, \"schedule\": \"1f1b\", "
+              "\"zero\": 2}, \"stages\": [[0, 1], [1, 2]], \"recompute\": [1], "
+              "\"parallel\": {\"reproducible\": false, \"grains\": 8, \"sync\": \"every_step\", "
+              "\"local_steps\": 8, \"outer_learning_rate\": 1.0, \"outer_momentum\": 0.0, "
+              "\"codec\": \"top_k\", \"top_k\": 0.05, \"shares\": \"even\", "
+              "\"rebalance\": false, \"overlap\": false}, \"memory_bytes\": 1099511627776, "
+              "\"chosen_by\": \"auto\", \"why\": \"It fits.\"}");
     assert_int_equal(plan_from_json(doc, &back, &e), 0);
+    assert_int_equal(back.recompute_count, 1);
     json_t *again = plan_to_json(&back);
     assert_true(json_equal(doc, again));
     json_decref(again);
@@ -247,6 +264,52 @@ static void test_plan_json(void **state)
     plan_done(&back);
 }
 
+/* What an earlier version stored: one tensor rank, one chunk, nothing sharded or computed again. */
+static void test_plan_of_earlier(void **state)
+{
+    (void)state;
+    struct plan p = some_plan(), back = {0};
+    json_t *doc = plan_to_json(&p), *mesh = json_object_get(doc, "mesh");
+    json_object_del(mesh, "tensor");
+    json_object_del(mesh, "chunks");
+    json_object_del(mesh, "zero");
+    json_object_del(doc, "recompute");
+    json_object_del(doc, "parallel");
+    assert_int_equal(plan_from_json(doc, &back, NULL), 0);
+    assert_int_equal(back.tensor, 1);
+    assert_int_equal(back.chunks, 1);
+    assert_int_equal(back.zero, 0);
+    assert_null(back.recompute);
+    assert_int_equal(back.parallel.grains, 8);
+    assert_int_equal(back.parallel.codec, CODEC_NONE);
+    json_decref(doc);
+    plan_done(&p);
+    plan_done(&back);
+}
+
+/* A stage for each of a rank's chunks, and a mesh of three sizes. */
+static void test_plan_of_chunks(void **state)
+{
+    (void)state;
+    struct plan back = {0}, p = {.kind = STRATEGY_PIPELINE,
+                                 .ranks = 12,
+                                 .data = 2,
+                                 .pipeline = 2,
+                                 .tensor = 3,
+                                 .chunks = 2,
+                                 .microbatches = 4,
+                                 .schedule = SCHEDULE_INTERLEAVED,
+                                 .stage_first = (int[]){0, 1, 2, 5, 6}};
+    parallel_set_defaults(&p.parallel);
+    json_t *doc = plan_to_json(&p);
+    assert_int_equal(plan_from_json(doc, &back, NULL), 0);
+    assert_int_equal(plan_stages(&back), 4);
+    assert_int_equal(back.stage_first[4], 6);
+    assert_int_equal(back.schedule, SCHEDULE_INTERLEAVED);
+    plan_done(&back);
+    json_decref(doc);
+}
+
 /* A command job has no layers: one empty stage. */
 static void test_plan_of_command(void **state)
 {
@@ -255,10 +318,13 @@ static void test_plan_of_command(void **state)
                      .ranks = 2,
                      .data = 2,
                      .pipeline = 1,
+                     .tensor = 1,
+                     .chunks = 1,
                      .microbatches = 1,
                      .stage_first = (int[]){0, 0}},
                 back = {0};
     struct job_spec s = {0};
+    parallel_set_defaults(&p.parallel);
     json_t *doc = plan_to_json(&p);
     assert_int_equal(plan_from_json(doc, &back, NULL), 0);
     assert_int_equal(back.stage_first[1], 0);
@@ -276,7 +342,8 @@ static void test_plan_wrong(void **state)
         const char *member, *value, *sentence;
     } cases[] = {
         {"name", "\"auto\"", "the plan, /name: A plan is never \"auto\"."},
-        {"ranks", "3", "the plan, /mesh: 2 data ranks by 2 stages are not 3 ranks."},
+        {"ranks", "3",
+         "the plan, /mesh: 2 data ranks by 2 pipeline ranks by 1 tensor ranks are not 3 ranks."},
         {"ranks", "1025",
          "the plan, /ranks: \"ranks\" must be a whole number from 1 to 1024, but "
          "is 1025."},
@@ -293,6 +360,13 @@ static void test_plan_wrong(void **state)
         {"stages", "[1, 2]",
          "the plan, /stages/0: Stages must be [first, end] pairs that follow "
          "one another from layer 0."},
+        {"recompute", "[2]", "the plan, /recompute: There is no layer 2."},
+        {"recompute", "[1, 1]",
+         "the plan, /recompute/1: This must be the number of a layer that is not in the list yet."},
+        {"recompute", "[-1]",
+         "the plan, /recompute/0: This must be the number of a layer that is not in the list yet."},
+        {"parallel", "{\"grains\": 65}",
+         "the plan, /parallel/grains: \"grains\" must be a whole number from 1 to 64, but is 65."},
         {"mesh", "[]", "the plan, /mesh: \"mesh\" must be an object, but is an empty list."},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -405,6 +479,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cut_is_best),     cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_plan_of_earlier), cmocka_unit_test(test_plan_of_chunks),
         cmocka_unit_test(test_too_many_stages), cmocka_unit_test(test_long_model),
         cmocka_unit_test(test_memory),          cmocka_unit_test(test_plan_json),
         cmocka_unit_test(test_plan_wrong),      cmocka_unit_test(test_plan_of_command),

@@ -99,6 +99,9 @@ static void gang_open(struct gang *g, const json_t *doc, enum strategy_kind kind
                                    .ranks = data * pipeline,
                                    .data = data,
                                    .pipeline = pipeline,
+                                   .tensor = 1,
+                                   .chunks = 1,
+                                   .parallel = g->launch.spec->strategy.parallel,
                                    .microbatches = microbatches,
                                    .schedule = schedule,
                                    .stage_first = g->first};
