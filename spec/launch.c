@@ -1,6 +1,7 @@
 #include "spec/launch.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,18 @@ static void free_list(char **list, int count)
     free(list);
 }
 
+char *launch_checkpoint_name(int64_t step, char out[LAUNCH_CHECKPOINT_NAME_SIZE])
+{
+    snprintf(out, LAUNCH_CHECKPOINT_NAME_SIZE, "step-%010lld", (long long)step);
+    return out;
+}
+
+static void checkpoint_done(struct launch_checkpoint *c)
+{
+    free(c->name);
+    free(c->sum);
+}
+
 void launch_done(struct launch *l)
 {
     free(l->job);
@@ -31,6 +44,10 @@ void launch_done(struct launch *l)
     free_list(l->data_roots, l->data_root_count);
     free(l->trainer);
     free(l->run_as);
+    free(l->checkpoints);
+    for (int i = 0; i < l->resume_count; i++)
+        checkpoint_done(&l->resume[i]);
+    free(l->resume);
     *l = (struct launch){0};
 }
 
@@ -107,6 +124,65 @@ static void decode_roots(struct decoding *d, const json_t *v, const struct where
         }
         l->data_roots[l->data_root_count++] = mem_strdup(path);
     }
+}
+
+static void check_sum(struct decoding *d, const struct where *at, const char *text)
+{
+    if (strspn(text, "0123456789abcdef") != 32)
+        field_fault(d, at, "invalid", NULL, "A checkpoint's sum is 32 hex digits.");
+}
+
+static const struct field checkpoint_fields[] = {
+    {.name = "name",
+     .kind = FIELD_TEXT,
+     FIELD_AT(struct launch_checkpoint, name),
+     .required = 1,
+     .min = 1,
+     .max = LAUNCH_CHECKPOINT_NAME_SIZE - 1,
+     .help = "its directory",
+     .example = "\"step-0000000400\""},
+    {.name = "step",
+     .kind = FIELD_INT,
+     FIELD_AT(struct launch_checkpoint, step),
+     .required = 1,
+     .max = (double)INT64_MAX,
+     .help = "steps that it holds",
+     .example = "400"},
+    {.name = "sum",
+     .kind = FIELD_TEXT,
+     FIELD_AT(struct launch_checkpoint, sum),
+     .required = 1,
+     .min = 1,
+     .max = 32,
+     .check = check_sum,
+     .help = "of its manifest",
+     .example = "\"99aa06d3014798d86001c324468d497f\""},
+};
+static const struct object checkpoint_object = OBJECT("a checkpoint", checkpoint_fields, NULL);
+
+static void decode_checkpoint(struct decoding *d, const json_t *v, const struct where *at,
+                              struct launch_checkpoint *c)
+{
+    char name[LAUNCH_CHECKPOINT_NAME_SIZE];
+    field_decode_object(d, &checkpoint_object, v, at, c);
+    if (c->name && strcmp(c->name, launch_checkpoint_name(c->step, name)) != 0)
+        field_fault(d, at, "invalid", NULL, "The checkpoint of step %lld is named %s.",
+                    (long long)c->step, name);
+}
+
+static void decode_resume(struct decoding *d, const json_t *v, const struct where *at, void *base)
+{
+    struct launch *l = base;
+    size_t n = json_array_size(v);
+    if (!json_is_array(v) || n > LAUNCH_MAX_RESUME) {
+        field_fault(d, at, "invalid", NULL, "\"resume\" must be a list of at most %d checkpoints.",
+                    LAUNCH_MAX_RESUME);
+        return;
+    }
+    l->resume = mem_zalloc((n + 1) * sizeof *l->resume);
+    l->resume_count = (int)n;
+    for (size_t i = 0; i < n; i++)
+        decode_checkpoint(d, json_array_get(v, i), FIELD_ITEM(at, i), &l->resume[i]);
 }
 
 static void decode_plan(struct decoding *d, const json_t *v, const struct where *at, void *base)
@@ -216,6 +292,19 @@ static const struct field launch_fields[] = {
      .help = "the program",
      .example = "\"/usr/bin/x\""},
     LAUNCH_TEXT("run_as", run_as, 0),
+    {.name = "checkpoints",
+     .kind = FIELD_TEXT,
+     FIELD_AT(struct launch, checkpoints),
+     .min = 1,
+     .max = 4096,
+     .check = check_absolute,
+     .help = "the job's checkpoint directory",
+     .example = "\"/srv/checkpoints/job_x\""},
+    {.name = "resume",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_resume,
+     .help = "checkpoints to go on from, newest first",
+     .example = "[]"},
 };
 static const struct object launch_object = OBJECT("a launch document", launch_fields, NULL);
 

@@ -18,6 +18,20 @@ struct launch_rank {
     int cpu; /* core to bind to, or -1 */
 };
 
+/* A checkpoint that the attempt may go on from: the directory "<checkpoints>/<name>". */
+struct launch_checkpoint {
+    char *name; /* "step-0000000400" */
+    int64_t step;
+    char *sum; /* XXH128 of its manifest.json, 32 hex digits */
+};
+
+#define LAUNCH_MAX_RESUME 64 /* as CHECKPOINT_KEEP_MAX */
+
+/* "step-" and the step with at least 10 digits: the one name a checkpoint of that step has. Returns
+ * `out`. */
+#define LAUNCH_CHECKPOINT_NAME_SIZE 32
+char *launch_checkpoint_name(int64_t step, char out[LAUNCH_CHECKPOINT_NAME_SIZE]);
+
 struct launch {
     char *job, *job_name, *attempt, *node;
     int64_t number; /* of the attempt within the job, from 1 */
@@ -33,8 +47,12 @@ struct launch {
     int rank_count;
     char **data_roots;
     int data_root_count;
-    char *trainer; /* absolute path of the program; NULL until the agent has added it */
-    char *run_as;  /* user name or NULL */
+    char *trainer;     /* absolute path of the program; NULL until the agent has added it */
+    char *run_as;      /* user name or NULL */
+    char *checkpoints; /* absolute path of the job's checkpoint directory, which outlives attempts;
+                          NULL where the job takes none (a command, "checkpoint": false) */
+    struct launch_checkpoint *resume; /* newest first; not empty: one of them must be loaded */
+    int resume_count;
 };
 
 /* The document is ours, so any fault is one sentence. */

@@ -383,6 +383,8 @@ static void test_plan_wrong(void **state)
     }
 }
 
+#define SUM "99aa06d3014798d86001c324468d497f"
+
 static const char launch_text[] =
     "{\"job\": \"job_1\", \"job_name\": \"mnist\", \"attempt\": \"att_1\", \"number\": 2, "
     "\"epoch\": 12, \"node\": \"n1\", \"spec\": {\"model\": {\"input\": [4], \"layers\": "
@@ -394,7 +396,10 @@ static const char launch_text[] =
     "\"master_addr\": \"127.0.0.1\", \"master_port\": 23001, \"time_limit_s\": 7200, \"grace_s\": "
     "30, \"ranks\": [{\"rank\": 0, \"local_rank\": 0, \"device\": 0, \"kind\": \"cpu\", \"cpu\": "
     "0}, {\"rank\": 1, \"local_rank\": 1, \"device\": 1, \"kind\": \"cpu\"}], \"data_roots\": "
-    "[\"/srv/data\", \"/srv/more\"], \"trainer\": \"/usr/bin/t\", \"run_as\": \"nobody\"}";
+    "[\"/srv/data\", \"/srv/more\"], \"trainer\": \"/usr/bin/t\", \"run_as\": \"nobody\", "
+    "\"checkpoints\": \"/srv/c/job_1\", \"resume\": [{\"name\": \"step-0000000400\", \"step\": "
+    "400, "
+    "\"sum\": \"" SUM "\"}, {\"name\": \"step-0000000200\", \"step\": 200, \"sum\": \"" SUM "\"}]}";
 
 static void test_launch(void **state)
 {
@@ -421,16 +426,25 @@ static void test_launch(void **state)
     assert_int_equal(l.data_root_count, 2);
     assert_string_equal(l.data_roots[1], "/srv/more");
     assert_string_equal(l.run_as, "nobody");
+    assert_string_equal(l.checkpoints, "/srv/c/job_1");
+    assert_int_equal(l.resume_count, 2);
+    assert_string_equal(l.resume[0].name, "step-0000000400");
+    assert_int_equal(l.resume[0].step, 400);
+    assert_string_equal(l.resume[1].sum, SUM);
     launch_done(&l);
     launch_done(&l);
     /* as the coordinator makes it, before the agent has added its part */
     json_object_del(doc, "data_roots");
     json_object_del(doc, "trainer");
     json_object_del(doc, "run_as");
+    json_object_del(doc, "checkpoints");
+    json_object_set_new(doc, "resume", json_array());
     assert_int_equal(launch_from_json(doc, &l, &e), 0);
     assert_int_equal(l.data_root_count, 0);
     assert_null(l.trainer);
     assert_null(l.run_as);
+    assert_null(l.checkpoints);
+    assert_int_equal(l.resume_count, 0);
     launch_done(&l);
     json_decref(doc);
 }
@@ -458,6 +472,15 @@ static void test_launch_wrong(void **state)
         {"spec", "{}", "the launch document, /spec: the job: This says neither"},
         {"trainer", "\"t\"", "the launch document, /trainer: This must be an absolute path."},
         {"data_roots", "[\"x\"]", "the launch document, /data_roots/0: A data root is"},
+        {"checkpoints", "\"c\"",
+         "the launch document, /checkpoints: This must be an absolute path."},
+        {"resume", "{}", "the launch document, /resume: \"resume\" must be a list of at most 64"},
+        {"resume", "[{\"name\": \"step-0000000400\", \"step\": 401, \"sum\": \"" SUM "\"}]",
+         "the launch document, /resume/0: The checkpoint of step 401 is named step-0000000401."},
+        {"resume", "[{\"name\": \"step-0000000400\", \"step\": 400, \"sum\": \"99aa\"}]",
+         "the launch document, /resume/0/sum: A checkpoint's sum is 32 hex digits."},
+        {"resume", "[{\"name\": \"step-0000000400\", \"step\": 400}]",
+         "the launch document, /resume/0/sum: \"sum\" is missing"},
         {"master_port", "70000", "the launch document, /master_port:"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
