@@ -8,30 +8,25 @@
 
 #define ROWS_AT_A_TIME 8
 
-static size_t target_elements(const struct dataset *set, int64_t max_rows)
-{
-    return set->target_type == TARGET_F32 ? (size_t)(max_rows * set->target_size) : 0;
-}
-
 size_t batch_bytes(const struct net *n, const struct dataset *set, int64_t max_rows)
 {
     (void)n;
-    return target_elements(set, max_rows) * sizeof(float) + (size_t)max_rows * sizeof(int32_t);
+    return (size_t)(max_rows * set->target_size) * sizeof(float); /* int32 is as wide */
 }
 
 static int allocate_targets(struct batch *b, const struct dataset *set, struct err *e)
 {
     const struct ops *o = b->net->ops;
-    size_t rows = (size_t)b->max_rows, targets = target_elements(set, b->max_rows);
+    size_t count = (size_t)(b->max_rows * set->target_size);
     if (set->target_type == TARGET_CLASS)
-        b->classes = o->alloc(rows * sizeof *b->classes);
+        b->classes = o->alloc(count * sizeof *b->classes);
     else
-        b->targets = o->alloc(targets * sizeof *b->targets);
+        b->targets = o->alloc(count * sizeof *b->targets);
     if (!b->classes && !b->targets)
         return err_set(e, ERR_UNAVAILABLE, "The %s device has no memory left for labels.", o->name);
     if (!o->is_host) {
-        b->host_classes = mem_alloc(rows * sizeof *b->host_classes);
-        b->host_targets = mem_alloc(targets * sizeof *b->host_targets + 1);
+        b->host_classes = mem_alloc(count * sizeof *b->host_classes);
+        b->host_targets = mem_alloc(count * sizeof *b->host_targets);
     }
     return 0;
 }
@@ -39,7 +34,11 @@ static int allocate_targets(struct batch *b, const struct dataset *set, struct e
 int batch_init(struct batch *b, const struct net *n, const struct dataset *set, int64_t max_rows,
                struct err *e)
 {
-    *b = (struct batch){.net = n, .max_rows = max_rows, .feature_size = set->feature_size};
+    *b = (struct batch){.net = n,
+                        .max_rows = max_rows,
+                        .feature_size = set->feature_size,
+                        .target_size = set->target_size,
+                        .positions = set->positions};
     if (!n->ops->is_host && n->first == 0)
         b->staging = mem_alloc((size_t)(max_rows * set->feature_size) * sizeof *b->staging);
     return n->last == n->model->layer_count ? allocate_targets(b, set, e) : 0;
@@ -66,33 +65,37 @@ static void apply_folded(const struct net *n, int64_t elements, float *x)
     }
 }
 
-void batch_features(struct batch *b, const struct items *items, int64_t begin, int64_t n, float *x)
+int batch_features(struct batch *b, const struct items *items, int64_t begin, int64_t n, float *x,
+                   struct err *e)
 {
     const struct ops *o = b->net->ops;
     int64_t width = b->feature_size, most = o->is_host ? ROWS_AT_A_TIME : n;
     for (int64_t at = 0; at < n; at += most) {
         int64_t rows = n - at < most ? n - at : most;
         float *to = x + at * width;
-        data_gather(items->set, items->ids + begin + at, rows, b->staging ? b->staging : to, NULL,
-                    NULL);
+        int r = data_gather(items->set, items->ids + begin + at, rows, b->staging ? b->staging : to,
+                            NULL, NULL, e);
+        if (r < 0)
+            return r;
         if (b->staging)
             o->upload(to, b->staging, (size_t)(rows * width) * sizeof *to);
         apply_folded(b->net, rows * width, to);
     }
+    return 0;
 }
 
 static int check_classes(const struct batch *b, const struct items *items, int64_t begin, int64_t n,
                          const int32_t *classes, struct err *e)
 {
     const struct model *m = b->net->model;
-    int64_t out = shape_elements(&m->layers[m->layer_count - 1].out);
-    for (int64_t i = 0; i < n; i++)
+    int64_t out = shape_elements(&m->layers[m->layer_count - 1].out) / b->positions;
+    for (int64_t i = 0; i < n * b->target_size; i++)
         if (classes[i] < 0 || classes[i] >= out)
             return err_set(
                 e, ERR_CORRUPT,
                 "Sample %lld of the prepared data has class %d, where the model has %lld "
                 "outputs: the data was changed after it was checked.",
-                (long long)items->ids[begin + i] + 1, classes[i], (long long)out);
+                (long long)items->ids[begin + i / b->target_size] + 1, classes[i], (long long)out);
     return 0;
 }
 
@@ -102,14 +105,15 @@ int batch_targets(struct batch *b, const struct items *items, int64_t begin, int
     const struct ops *o = b->net->ops;
     int32_t *classes = o->is_host ? b->classes : b->host_classes;
     float *targets = o->is_host ? b->targets : b->host_targets;
-    data_gather(items->set, items->ids + begin, n, NULL, b->classes ? classes : NULL,
-                b->targets ? targets : NULL);
-    int r = b->classes ? check_classes(b, items, begin, n, classes, e) : 0;
+    int r = data_gather(items->set, items->ids + begin, n, NULL, b->classes ? classes : NULL,
+                        b->targets ? targets : NULL, e);
+    if (r == 0 && b->classes)
+        r = check_classes(b, items, begin, n, classes, e);
     if (r < 0 || o->is_host)
         return r;
     if (b->classes)
-        o->upload(b->classes, classes, (size_t)n * sizeof *classes);
+        o->upload(b->classes, classes, (size_t)(n * b->target_size) * sizeof *classes);
     else
-        o->upload(b->targets, targets, (size_t)(n * items->set->target_size) * sizeof *targets);
+        o->upload(b->targets, targets, (size_t)(n * b->target_size) * sizeof *targets);
     return 0;
 }

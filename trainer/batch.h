@@ -8,9 +8,10 @@
 
 struct batch {
     const struct net *net;
-    int64_t max_rows, feature_size;
+    int64_t max_rows, feature_size, target_size;
+    int64_t positions;     /* rows of the loss per item */
     float *staging;        /* host, where the device cannot read host memory */
-    int32_t *classes;      /* device [max_rows], or NULL */
+    int32_t *classes;      /* device [max_rows, target_size], or NULL */
     float *targets;        /* device [max_rows, target_size], or NULL */
     int32_t *host_classes; /* where the device has memory of its own */
     float *host_targets;
@@ -22,7 +23,8 @@ int batch_init(struct batch *b, const struct net *n, const struct dataset *set, 
 void batch_done(struct batch *b);
 
 /* Features of items [begin, begin + n) into x [n, feature_size]; for the first stage. */
-void batch_features(struct batch *b, const struct items *items, int64_t begin, int64_t n, float *x);
+int batch_features(struct batch *b, const struct items *items, int64_t begin, int64_t n, float *x,
+                   struct err *e);
 /* Their labels into b->classes or b->targets; for the last stage. ERR_CORRUPT for a class that the
  * model does not have: it would index past its outputs. */
 int batch_targets(struct batch *b, const struct items *items, int64_t begin, int64_t n,

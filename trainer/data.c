@@ -148,6 +148,8 @@ static int prepare_all(struct prepare *p, const struct job_spec *job, int memfd,
     struct data_header h = {0};
     int r = data_need_of(job, &p->need, e);
     if (r == 0)
+        r = data_need_one_label(&p->need, e);
+    if (r == 0)
         r = data_out_begin(&p->out, memfd, e);
     if (r == 0)
         r = prepare_source(p, &job->train, &h.train, e);

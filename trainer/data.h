@@ -16,8 +16,8 @@
 enum feature_type { FEATURE_U8, FEATURE_F32 };
 
 /* Labels as the loss wants them: class indices (sparse categorical cross-entropy), or float32
- * targets, `target_size` of them per sample: one for binary cross-entropy and mean squared error
- * of a single output, the one-hot row for categorical cross-entropy of class labels. */
+ * targets, `target_size` of either per sample. A model whose output is [T, V] has a label at each
+ * of T positions; losses and metrics are means over positions. */
 enum target_type { TARGET_CLASS, TARGET_F32 };
 
 /* One split. Pointers lie inside the mapping. */
@@ -28,7 +28,8 @@ struct dataset {
     const void *features; /* [samples, feature_size] */
     enum target_type target_type;
     int64_t target_size;
-    const int32_t *classes; /* [samples], TARGET_CLASS */
+    int64_t positions;      /* rows of output that the loss compares per sample; 1, or T */
+    const int32_t *classes; /* [samples, target_size], TARGET_CLASS */
     const float *targets;   /* [samples, target_size], TARGET_F32 */
 };
 
@@ -61,10 +62,15 @@ int data_prepare(const struct job_spec *job, const struct data_roots *roots, int
 int data_map(int memfd, struct prepared *ret, struct err *e);
 void data_unmap(struct prepared *p);
 
-/* Copies samples ids[0..n) as float32 into x [n, feature_size]; into classes [n] or targets
+/* The prepared data is another process's: ERR_CORRUPT unless it is what the job's model and loss
+ * take, so that buffers made for them hold it. Class numbers are looked at as they are fetched. */
+int data_check(const struct prepared *p, const struct job_spec *job, struct err *e);
+
+/* Copies samples ids[0..n) as float32 into x [n, feature_size]; into classes or targets
  * [n, target_size] by the data set's target type (the other may be NULL). Without x, or with
- * neither classes nor targets, only the rest is copied. */
-void data_gather(const struct dataset *d, const int64_t *ids, int64_t n, float *x, int32_t *classes,
-                 float *targets);
+ * neither classes nor targets, only the rest is copied. Fails where the data lies in a file that
+ * cannot be read any more. */
+int data_gather(const struct dataset *d, const int64_t *ids, int64_t n, float *x, int32_t *classes,
+                float *targets, struct err *e);
 
 #endif

@@ -74,6 +74,7 @@ static struct dataset dataset_of(const struct data_split *s, const unsigned char
     d.features = map + s->features_at;
     d.target_type = (enum target_type)s->target_type;
     d.target_size = s->target_size;
+    d.positions = 1;
     const void *targets = map + s->targets_at;
     if (d.target_type == TARGET_CLASS)
         d.classes = targets;
@@ -134,14 +135,17 @@ static void gather_features(const struct dataset *d, const int64_t *ids, int64_t
     }
 }
 
-void data_gather(const struct dataset *d, const int64_t *ids, int64_t n, float *x, int32_t *classes,
-                 float *targets)
+int data_gather(const struct dataset *d, const int64_t *ids, int64_t n, float *x, int32_t *classes,
+                float *targets, struct err *e)
 {
+    (void)e;
     if (x)
         gather_features(d, ids, n, x);
     for (int64_t i = 0; d->target_type == TARGET_CLASS && classes && i < n; i++)
-        classes[i] = d->classes[ids[i]];
+        memcpy(classes + i * d->target_size, d->classes + ids[i] * d->target_size,
+               (size_t)d->target_size * sizeof *classes);
     for (int64_t i = 0; d->target_type == TARGET_F32 && targets && i < n; i++)
         memcpy(targets + i * d->target_size, d->targets + ids[i] * d->target_size,
                (size_t)d->target_size * sizeof *targets);
+    return 0;
 }

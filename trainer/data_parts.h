@@ -94,15 +94,17 @@ void data_stream_close(struct data_stream *s); /* safe on a zeroed struct and tw
 /* ---- what the job asks of a source (data_targets.c) ---- */
 
 struct data_need {
-    struct shape input;
+    struct shape input, output;
     int64_t feature_size;
     enum loss loss;
-    int64_t outputs; /* of the model's last layer */
+    int64_t positions; /* rows of output that the loss compares with a label each */
+    int64_t outputs;   /* of a row: classes, or numbers */
+    int64_t labels;    /* per sample, as the data has them: one a row, or all numbers of it */
     enum target_type target_type;
     int64_t target_size;
 };
 
-/* ERR_INVALID if the loss and the model's output cannot be fed with one label per sample. */
+/* ERR_INVALID where the job weighs classes that the model does not have. */
 int data_need_of(const struct job_spec *job, struct data_need *ret, struct err *e);
 
 /* Labels that wait for the features to end: int32 or float, one a sample. */
@@ -111,6 +113,9 @@ struct data_targets {
     struct buf labels;
     int64_t count;
 };
+
+/* ERR_INVALID unless one label serves a sample, for sources that have no more. */
+int data_need_one_label(const struct data_need *need, struct err *e);
 
 /* Checks a label by the loss and keeps it. `item` (from 1) is named in the sentence; 0: the caller
  * names the place. The sentence starts with "label ..."; the caller puts the file before it. */

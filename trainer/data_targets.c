@@ -10,43 +10,76 @@ static const struct shape *output_of(const struct model *m)
     return m->layer_count ? &m->layers[m->layer_count - 1].out : &m->input;
 }
 
-/* The loss's wish for an output of `n` values per sample; NULL if one label can serve it. */
-static const char *unfit_output(enum loss loss, int64_t n, const struct shape *out)
+/* Weights are by class: the classes must be the model's. */
+static int check_weights(const struct job_spec *job, const struct data_need *need, struct err *e)
 {
-    switch (loss) {
-    case LOSS_BINARY_CROSSENTROPY:
-    case LOSS_MEAN_SQUARED_ERROR:
-        return n == 1 ? NULL : "a single output, as there is one label per sample";
-    case LOSS_SPARSE_CATEGORICAL_CROSSENTROPY:
-    case LOSS_CATEGORICAL_CROSSENTROPY:
-        return n == out->size[out->dims - 1]
-                   ? NULL
-                   : "one row of class scores, as there is one label per sample";
-    case LOSS__MAX: break;
-    }
-    BUG("loss %d", (int)loss);
+    int64_t classes = need->outputs;
+    if (job->loss == LOSS_BINARY_CROSSENTROPY && classes == 1)
+        classes = 2;
+    else if (job->fit.class_weights > 0 && job->loss != LOSS_SPARSE_CATEGORICAL_CROSSENTROPY &&
+             job->loss != LOSS_CATEGORICAL_CROSSENTROPY)
+        return err_set(e, ERR_INVALID,
+                       "class_weight weighs the classes of labels, but %s has no classes",
+                       loss_name(job->loss));
+    if (job->fit.class_weights <= classes)
+        return 0;
+    return err_set(e, ERR_INVALID,
+                   "class_weight has a weight for class %" PRId64 ", but the model tells %" PRId64
+                   " classes apart, 0 to %" PRId64,
+                   job->fit.class_weights - 1, classes, classes - 1);
 }
 
 int data_need_of(const struct job_spec *job, struct data_need *ret, struct err *e)
 {
     const struct shape *out = output_of(&job->model);
-    int64_t n = shape_elements(out);
-    const char *wish = unfit_output(job->loss, n, out);
-    char text[128];
-    if (wish)
-        return err_set(e, ERR_INVALID, "%s needs %s, but the model's last layer gives %s",
-                       loss_name(job->loss), wish, shape_format(out, text));
+    int64_t all = shape_elements(out), row = out->size[out->dims - 1];
+    int is_sparse = job->loss == LOSS_SPARSE_CATEGORICAL_CROSSENTROPY;
+    int of_classes = is_sparse || job->loss == LOSS_CATEGORICAL_CROSSENTROPY;
     *ret = (struct data_need){.input = job->model.input,
+                              .output = *out,
                               .feature_size = shape_elements(&job->model.input),
                               .loss = job->loss,
-                              .outputs = n,
-                              .target_type = TARGET_F32,
-                              .target_size = 1};
-    if (job->loss == LOSS_SPARSE_CATEGORICAL_CROSSENTROPY)
-        ret->target_type = TARGET_CLASS;
-    if (job->loss == LOSS_CATEGORICAL_CROSSENTROPY)
-        ret->target_size = n;
-    return 0;
+                              .positions = of_classes ? all / row : 1,
+                              .outputs = of_classes ? row : all,
+                              .labels = of_classes ? all / row : all,
+                              .target_type = is_sparse ? TARGET_CLASS : TARGET_F32,
+                              .target_size = is_sparse ? all / row : all};
+    return check_weights(job, ret, e);
+}
+
+int data_need_one_label(const struct data_need *need, struct err *e)
+{
+    char text[128];
+    if (need->labels == 1)
+        return 0;
+    return err_set(e, ERR_INVALID,
+                   "%s needs %s, as there is one label per sample, but the model's last layer "
+                   "gives %s",
+                   loss_name(need->loss),
+                   need->positions > 1 ? "one row of class scores" : "a single output",
+                   shape_format(&need->output, text));
+}
+
+static int fits(const struct dataset *d, const struct data_need *need, struct err *e)
+{
+    if (d->samples == 0 ||
+        (d->feature_size == need->feature_size && d->target_type == need->target_type &&
+         d->target_size == need->target_size && d->positions == need->positions))
+        return 0;
+    return err_set(e, ERR_CORRUPT,
+                   "the prepared data has %" PRId64 " features and %" PRId64
+                   " %s a sample, which is not what this job's model and loss take",
+                   d->feature_size, d->target_size,
+                   d->target_type == TARGET_CLASS ? "classes" : "targets");
+}
+
+int data_check(const struct prepared *p, const struct job_spec *job, struct err *e)
+{
+    struct data_need need;
+    int r = data_need_of(job, &need, e);
+    if (r == 0)
+        r = fits(&p->train, &need, e);
+    return r < 0 ? r : fits(&p->validation, &need, e);
 }
 
 /* " at item 4711", or nothing. */

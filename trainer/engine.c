@@ -95,32 +95,12 @@ static int check_plan(const struct launch *l, int rank, struct err *e)
     return 0;
 }
 
-/* The prepared data is another process's: it must be what this model and loss take, or buffers made
- * for them would not hold it. Class numbers are looked at as they are fetched (batch.c). */
-static int check_data(const struct engine *g, const struct dataset *d, struct err *e)
-{
-    const struct model *m = &g->job->model;
-    int64_t out = shape_elements(&m->layers[m->layer_count - 1].out);
-    int of_classes = g->job->loss == LOSS_SPARSE_CATEGORICAL_CROSSENTROPY;
-    int is_right = d->feature_size == shape_elements(&m->input) &&
-                   d->target_type == (of_classes ? TARGET_CLASS : TARGET_F32) &&
-                   d->target_size == (of_classes ? 1 : out);
-    if (d->samples == 0 || is_right)
-        return 0;
-    return err_set(
-        e, ERR_CORRUPT,
-        "the prepared data has %lld features and %lld %s a sample, which is not what this "
-        "job's model and loss take",
-        (long long)d->feature_size, (long long)d->target_size,
-        d->target_type == TARGET_CLASS ? "class" : "targets");
-}
-
 static int open_data(struct engine *g, int fd, struct err *e)
 {
     int r = data_map(fd, &g->prepared, e);
     if (r == 0)
-        r = check_data(g, &g->prepared.train, e);
-    return r < 0 ? r : check_data(g, &g->prepared.validation, e);
+        r = data_check(&g->prepared, g->job, e);
+    return r;
 }
 
 static int build_stage(struct engine *g, struct err *e)
@@ -186,6 +166,12 @@ void engine_begin_epoch(struct engine *g, int64_t epoch)
 }
 
 /* ---- agreeing ---- */
+
+double engine_counted(const struct engine *g, const struct items *items)
+{
+    int is_last = g->mesh.stage == g->mesh.stages - 1;
+    return is_last ? (double)(items->count * items->set->positions) : 0.0;
+}
 
 int engine_exchange(struct engine *g, const struct tally *mine, struct err *e)
 {
@@ -253,9 +239,8 @@ static double own_squares(const struct engine *g)
 
 static void take_tally(struct engine *g, const struct items *items, struct tally *ret)
 {
-    int is_last = g->mesh.stage == g->mesh.stages - 1;
     *ret = (struct tally){.sums = stage_take_sums(&g->stage, g->stage.sums),
-                          .items = is_last ? (double)items->count : 0.0,
+                          .items = engine_counted(g, items),
                           .squares = own_squares(g),
                           .stop = g->stop && *g->stop};
 }
@@ -338,7 +323,7 @@ int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret
         .loss = all.sums.loss / all.items,
         .grad_norm = reported_norm(g),
         .learning_rate = rate,
-        .items = (int64_t)all.items,
+        .items = (int64_t)all.items / g->prepared.train.positions,
         .stop = any_stop(g),
     };
     return 0;

@@ -20,7 +20,8 @@
 /* What one rank has to say after a step or an evaluation. */
 struct tally {
     struct loss_sums sums; /* of last stages; zero from others */
-    double items;          /* behind the sums */
+    double items;          /* rows of output behind the sums: items, or labels where an item has
+                              one at each of its positions */
     double squares; /* of the summed gradients; each parameter counts once in all ranks' sum */
     int64_t stop;   /* this rank was asked to stop */
 };
@@ -88,6 +89,8 @@ struct epoch_result {
 /* Evaluates, and takes the figures of the epoch (evaluate.c). */
 int engine_end_epoch(struct engine *g, struct epoch_result *ret, struct err *e);
 
+/* What a rank with these items counts in a tally; 0 but in last stages. */
+double engine_counted(const struct engine *g, const struct items *items);
 /* Rank order sums of all ranks' tallies, or of one member's. */
 int engine_exchange(struct engine *g, const struct tally *mine, struct err *e);
 struct figures engine_sum(const struct engine *g, int member); /* -1: all */

@@ -52,12 +52,12 @@ static int evaluate(struct engine *g, const struct dataset *set, struct figures 
     int r = stage_evaluate(&g->stage, &items, g->mesh.ensemble ? &visit : NULL, e);
     if (r < 0)
         return r;
-    int is_last = g->mesh.stage == g->mesh.stages - 1;
     struct tally mine = {.sums = stage_take_sums(&g->stage, g->stage.sums),
-                         .items = is_last ? (double)items.count : 0.0};
+                         .items = engine_counted(g, &items)};
     r = engine_exchange(g, &mine, e);
     if (r == 0)
-        *ret_merged = (struct figures){stage_take_sums(&g->stage, g->merged), (double)set->samples};
+        *ret_merged = (struct figures){stage_take_sums(&g->stage, g->merged),
+                                       (double)(set->samples * set->positions)};
     return r;
 }
 

@@ -31,9 +31,7 @@ int net_loss_fused(const struct job_spec *job)
     switch (job->loss) {
     case LOSS_SPARSE_CATEGORICAL_CROSSENTROPY:
     case LOSS_CATEGORICAL_CROSSENTROPY:
-        /* The loss is over all outputs of an item; so is the softmax if there is one row of them.
-         */
-        return last->activation == ACTIVATION_SOFTMAX && last->out.dims == 1;
+        return last->activation == ACTIVATION_SOFTMAX; /* both go by rows */
     case LOSS_BINARY_CROSSENTROPY: return last->activation == ACTIVATION_SIGMOID;
     case LOSS_MEAN_SQUARED_ERROR:
     case LOSS__MAX: break;

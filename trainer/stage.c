@@ -106,8 +106,8 @@ void stage_loss(const struct stage *s, int from_logits, int64_t rows, const floa
     struct loss_args a = {
         .kind = s->job->loss,
         .from_logits = from_logits,
-        .rows = rows,
-        .cols = s->out_size,
+        .rows = rows * s->batch.positions,
+        .cols = s->out_size / s->batch.positions,
         .out = out,
         .classes = s->batch.classes,
         .targets = s->batch.targets,
@@ -155,7 +155,7 @@ static int forward_frame(const struct run *r, struct frame *f, int64_t begin, in
     f->rows = end - begin;
     f->position = r->items->position + begin;
     if (is_first(s))
-        batch_features(&s->batch, r->items, begin, f->rows, f->x);
+        status = batch_features(&s->batch, r->items, begin, f->rows, f->x, e);
     else
         status =
             line->verbs->recv(line, s->mesh->stage - 1, f->x, bytes_of(f->rows, in_size(s)), e);

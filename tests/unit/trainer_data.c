@@ -157,7 +157,7 @@ static void one_hot_rows(void **state)
     assert_memory_equal(p.train.targets, ROWS, sizeof ROWS);
     int64_t ids[] = {2, 0};
     float x[4], y[6];
-    data_gather(&p.train, ids, 2, x, NULL, y);
+    data_gather(&p.train, ids, 2, x, NULL, y, NULL);
     static const float X[] = {5, 6, 1, 2}, Y[] = {0, 1, 0, 0, 0, 1};
     assert_memory_equal(x, X, sizeof X);
     assert_memory_equal(y, Y, sizeof Y);
@@ -277,19 +277,19 @@ static void gathering_bytes(void **state)
                             .classes = classes};
         int64_t ids[] = {4, 0, 0, 2};
         float *x = mem_alloc((size_t)(width * 4) * sizeof *x);
-        data_gather(&d, ids, 4, x, got, NULL);
+        data_gather(&d, ids, 4, x, got, NULL, NULL);
         for (int64_t i = 0; i < 4; i++) {
             assert_int_equal(got[i], 10 + ids[i]);
             for (int64_t k = 0; k < width; k++)
                 assert_true(x[i * width + k] == (float)bytes[ids[i] * width + k]);
         }
-        data_gather(&d, ids, 0, x, got, NULL);
+        data_gather(&d, ids, 0, x, got, NULL, NULL);
         float untouched = x[0];
         got[0] = -1;
-        data_gather(&d, ids, 4, NULL, got, NULL); /* a last stage needs no features */
+        data_gather(&d, ids, 4, NULL, got, NULL, NULL); /* a last stage needs no features */
         assert_int_equal(got[0], 14);
         got[0] = -1;
-        data_gather(&d, ids, 4, x, NULL, NULL); /* nor a first one labels */
+        data_gather(&d, ids, 4, x, NULL, NULL, NULL); /* nor a first one labels */
         assert_int_equal(got[0], -1);
         assert_true(x[0] == untouched);
         free(x);

@@ -130,7 +130,7 @@ static inline double value_at(const struct dataset *d, int64_t row, int64_t colu
     float *x = mem_alloc((size_t)d->feature_size * sizeof *x);
     int32_t class = -1;
     float *targets = mem_alloc((size_t)d->target_size * sizeof *targets);
-    data_gather(d, &row, 1, x, &class, targets);
+    data_gather(d, &row, 1, x, &class, targets, NULL);
     double value = (double)x[column];
     free(x);
     free(targets);
