@@ -39,9 +39,10 @@ int batch_init(struct batch *b, const struct net *n, const struct dataset *set, 
                         .feature_size = set->feature_size,
                         .target_size = set->target_size,
                         .positions = set->positions};
-    if (!n->ops->is_host && n->first == 0)
+    if (!n->ops->is_host && n->chunks[0].first == 0)
         b->staging = mem_alloc((size_t)(max_rows * set->feature_size) * sizeof *b->staging);
-    return n->last == n->model->layer_count ? allocate_targets(b, set, e) : 0;
+    return n->chunks[n->chunk_count - 1].last == n->model->layer_count ? allocate_targets(b, set, e)
+                                                                       : 0;
 }
 
 void batch_done(struct batch *b)

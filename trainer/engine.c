@@ -27,8 +27,8 @@ static struct comm_shm_options shared_sizes(const struct engine *g, int64_t max_
 {
     size_t elements = 0;
     for (int s = 0; s < g->plan->pipeline && has_replicas(g); s++) {
-        size_t n =
-            net_elements(&g->job->model, g->plan->stage_first[s], g->plan->stage_first[s + 1]);
+        struct net_chunk chunk = {g->plan->stage_first[s], g->plan->stage_first[s + 1]};
+        size_t n = net_elements(&g->job->model, &chunk, 1);
         elements = n > elements ? n : elements;
     }
     return (struct comm_shm_options){
@@ -61,7 +61,7 @@ static int allocate_net(struct engine *g, struct err *e)
     if (has_replicas(g))
         r = w->verbs->memory(w, n->elements * sizeof(float), &parameters, e);
     if (r == 0 && has_replicas(g))
-        r = w->verbs->memory(w, n->elements * sizeof(float), &gradients, e);
+        r = w->verbs->memory(w, n->trained * sizeof(float), &gradients, e);
     g->memory_bytes += net_bytes(n, states, !gradients);
     return r < 0 ? r : net_allocate(n, states, parameters, gradients, e);
 }
@@ -127,7 +127,8 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
     if ((r = open_data(g, fds->data, e)) < 0)
         return r;
     const int *first = &g->plan->stage_first[g->mesh.stage];
-    r = net_init(&g->stage.net, g->job, &ops_cpu, first[0], first[1], e);
+    struct net_chunk chunk = {first[0], first[1]};
+    r = net_init(&g->stage.net, g->job, &ops_cpu, &chunk, 1, e);
     if (r == 0)
         r = connect_peers(g, fds->gang,
                           stage_max_rows(g->job, g->plan, &g->mesh, &g->prepared.train), e);
@@ -135,7 +136,7 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
         r = build_stage(g, e);
     if (r < 0)
         return r;
-    mirrored_init(&g->mirrored, &g->stage.net, &g->mesh);
+    replicas_init(&g->replicas, &g->stage.net, &g->mesh);
     share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh);
     g->steps = share_steps(&g->share);
     g->members = g->mesh.ensemble ? g->mesh.data : 1;
@@ -147,7 +148,7 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
 void engine_close(struct engine *g)
 {
     share_done(&g->share);
-    mirrored_done(&g->mirrored);
+    replicas_done(&g->replicas);
     if (g->stage.net.ops)
         g->stage.net.ops->release(g->merged);
     stage_done(&g->stage);
@@ -217,20 +218,20 @@ static int check_finite(struct engine *g, struct err *e)
 
 static int train_share(struct engine *g, const struct items *items, struct err *e)
 {
-    struct layers_hook hook = {.done = mirrored_layer_done, .context = &g->mirrored};
-    mirrored_begin(&g->mirrored);
-    int r = stage_train(&g->stage, items, g->step + 1, g->mirrored.replicas ? &hook : NULL, e);
-    return r < 0 ? r : mirrored_finish(&g->mirrored, e);
+    struct layers_hook hook = replicas_hook(&g->replicas);
+    replicas_begin(&g->replicas);
+    int r = stage_train(&g->stage, items, g->step + 1, &hook, e);
+    return r < 0 ? r : replicas_finish(&g->replicas, e);
 }
 
 static double own_squares(const struct engine *g)
 {
     const struct net *n = &g->stage.net;
     double sum = 0;
-    for (int b = 0; b < g->mirrored.count && mirrored_counts(&g->mirrored); b++) {
+    for (int b = 0; b < g->replicas.count && replicas_counts(&g->replicas); b++) {
         size_t begin, end;
         double squares;
-        mirrored_own(&g->mirrored, b, &begin, &end);
+        replicas_own(&g->replicas, b, &begin, &end);
         n->ops->sum_squares(end - begin, n->gradients + begin, &squares);
         sum += squares;
     }
@@ -277,12 +278,12 @@ static int update(struct engine *g, double rate, struct err *e)
         return 0;
     double clip = optimizer_clip(o, norm_of(g, member));
     g->updates++;
-    for (int b = 0; b < g->mirrored.count; b++) {
+    for (int b = 0; b < g->replicas.count; b++) {
         size_t begin, end;
-        mirrored_own(&g->mirrored, b, &begin, &end);
+        replicas_own(&g->replicas, b, &begin, &end);
         optimizer_update(o, &g->stage.net, rate, g->updates, clip / items, begin, end);
     }
-    return mirrored_share(&g->mirrored, e);
+    return replicas_share(&g->replicas, e);
 }
 
 static void remember_seen(struct engine *g)

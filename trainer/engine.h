@@ -13,7 +13,7 @@
 
 #include "spec/launch.h"
 #include "trainer/data.h"
-#include "trainer/mirrored.h"
+#include "trainer/replicas.h"
 #include "trainer/optimizer.h"
 #include "trainer/stage.h"
 
@@ -40,7 +40,7 @@ struct engine {
     struct prepared prepared;
     struct share share;
     struct stage stage;
-    struct mirrored mirrored;
+    struct replicas replicas;
     struct tally *tallies;    /* [ranks] */
     struct figures *seen;     /* [members]: this epoch's training, as seen */
     int members;              /* 1 unless an ensemble */

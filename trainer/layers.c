@@ -54,13 +54,13 @@ static size_t kept_elements(const struct net *n, int l, int64_t rows)
 
 static size_t input_elements(const struct net *n, int64_t rows)
 {
-    return padded(rows * shape_elements(&n->model->layers[n->first].in));
+    return padded(rows * shape_elements(&n->model->layers[n->chunks[0].first].in));
 }
 
 size_t frame_bytes(const struct net *n, int64_t max_rows)
 {
     size_t sum = input_elements(n, max_rows);
-    for (int l = n->first; l < n->last; l++)
+    for (int l = n->chunks[0].first; l < n->chunks[0].last; l++)
         sum += own_elements(n, l, max_rows) + kept_elements(n, l, max_rows);
     return sum * sizeof(float);
 }
@@ -73,14 +73,15 @@ static int no_memory(const struct net *n, size_t bytes, struct err *e)
 
 int frame_init(struct frame *f, const struct net *n, int64_t max_rows, struct err *e)
 {
-    *f = (struct frame){.slots = mem_zalloc((size_t)(n->last - n->first) * sizeof *f->slots)};
+    *f = (struct frame){
+        .slots = mem_zalloc((size_t)(n->chunks[0].last - n->chunks[0].first) * sizeof *f->slots)};
     f->memory = n->ops->alloc(frame_bytes(n, max_rows));
     if (!f->memory)
         return no_memory(n, frame_bytes(n, max_rows), e);
     float *at = f->memory + input_elements(n, max_rows);
     f->x = f->memory;
-    for (int l = n->first; l < n->last; l++) {
-        struct frame_slot *s = &f->slots[l - n->first];
+    for (int l = n->chunks[0].first; l < n->chunks[0].last; l++) {
+        struct frame_slot *s = &f->slots[l - n->chunks[0].first];
         size_t own = own_elements(n, l, max_rows), kept = kept_elements(n, l, max_rows);
         s->own = own ? at : NULL;
         s->kept = kept ? at + own : NULL;
@@ -100,7 +101,7 @@ void frame_done(struct frame *f, const struct net *n)
 size_t frame_work_bytes(const struct net *n, int64_t max_rows)
 {
     size_t widest = input_elements(n, max_rows);
-    for (int l = n->first; l < n->last; l++) {
+    for (int l = n->chunks[0].first; l < n->chunks[0].last; l++) {
         size_t out = padded(max_rows * shape_elements(&n->model->layers[l].out));
         widest = out > widest ? out : widest;
     }
@@ -130,7 +131,7 @@ static struct layer_call call_of(const struct net *n, const struct frame *f,
                                  const struct layer_pass *p, int l)
 {
     const struct layer *y = &n->model->layers[l];
-    const struct frame_slot *s = &f->slots[l - n->first];
+    const struct frame_slot *s = &f->slots[l - n->chunks[0].first];
     struct layer_call c = {
         .ops = n->ops,
         .layer = y,
@@ -142,15 +143,15 @@ static struct layer_call call_of(const struct net *n, const struct frame *f,
         .rows = f->rows * positions(&y->in),
         .in = last_size(&y->in),
         .out = last_size(&y->out),
-        .x = l > n->first ? f->slots[l - 1 - n->first].y : f->x,
+        .x = l > n->chunks[0].first ? f->slots[l - 1 - n->chunks[0].first].y : f->x,
         .y = s->own,
         .kept = s->kept,
     };
-    size_t offset = net_offset(n, l);
-    for (int t = 0; t < y->tensor_count; t++) {
-        c.parameter[t] = n->parameters + offset;
-        c.gradient[t] = n->gradients + offset;
-        offset += padded(shape_elements(&y->tensors[t].shape));
+    int count;
+    const struct net_tensor *x = net_tensors_of(n, l, &count);
+    for (int t = 0; t < count; t++) {
+        c.parameter[t] = x[t].parameter;
+        c.gradient[t] = x[t].gradient;
     }
     return c;
 }
@@ -160,8 +161,8 @@ static struct layer_call call_of(const struct net *n, const struct frame *f,
 float *layers_forward(const struct net *n, struct frame *f, const struct layer_pass *p)
 {
     float *x = f->x;
-    for (int l = n->first; l < n->last; l++) {
-        struct frame_slot *s = &f->slots[l - n->first];
+    for (int l = n->chunks[0].first; l < n->chunks[0].last; l++) {
+        struct frame_slot *s = &f->slots[l - n->chunks[0].first];
         int idle = !s->own || (n->model->layers[l].type == LAYER_DROPOUT && !p->training);
         if (!idle) {
             struct layer_call c = call_of(n, f, p, l);
@@ -174,25 +175,28 @@ float *layers_forward(const struct net *n, struct frame *f, const struct layer_p
 }
 
 int layers_backward(const struct net *n, struct frame *f, struct frame_work *w,
-                    const struct layer_pass *p, float beta, const struct layers_hook *hook,
+                    const struct layer_pass *p, int j, int is_final, const struct layers_hook *hook,
                     float **ret_dx, struct err *e)
 {
-    float *dy = w->buffer[0];
-    for (int l = n->last - 1; l >= n->lowest; l--) {
-        if (f->slots[l - n->first].own) {
+    int first = n->chunks[0].first;
+    float *dy = w->buffer[0], beta = j > 0 ? 1.0f : 0.0f;
+    for (int l = n->chunks[0].last - 1, r = 0; l >= n->lowest; l--) {
+        int hooked = hook && n->layers[l].tensor_count > 0;
+        if (hooked && (r = hook->before(hook->context, l, j, 1, &beta, e)) < 0)
+            return r;
+        if (f->slots[l - first].own) {
             struct layer_call c = call_of(n, f, p, l);
             const struct layer_kind *k = layer_kinds[c.layer->type];
             float *other = dy == w->buffer[0] ? w->buffer[1] : w->buffer[0];
             float *dx = k->dx_in_place ? dy : other;
-            int want = n->first > 0 || l > n->lowest;
+            int want = first > 0 || l > n->lowest;
             k->backward(&c, dy, want ? dx : NULL, beta);
             dy = dx;
         }
-        int r = hook ? hook->done(hook->context, l, e) : 0;
-        if (r < 0)
+        if (hooked && (r = hook->after(hook->context, l, j, 1, is_final, e)) < 0)
             return r;
     }
-    *ret_dx = n->first > 0 ? dy : NULL;
+    *ret_dx = first > 0 ? dy : NULL;
     return 0;
 }
 

@@ -42,17 +42,24 @@ void frame_work_done(struct frame_work *w, const struct net *n);
 /* From f->x to the slice's output [rows, out], which is returned and stays in the frame. */
 float *layers_forward(const struct net *n, struct frame *f, const struct layer_pass *p);
 
-/* Called after the gradients of a layer are complete in this pass; an error ends the pass. */
+/* Called round the work of every layer with tensors. All data ranks of a stage make the same calls
+ * in the same order, whatever items they have: for a micro-batch without any a rank calls both, and
+ * between them sets the gradients to zero where they are to be written. Returning an error ends the
+ * pass. */
 struct layers_hook {
-    int (*done)(void *context, int layer, struct err *e);
+    /* Before a layer works on micro-batch j: parameters stand at tensors[].parameter and, in
+     * backward, gradients go to tensors[].gradient; *ret_beta 0: they are written, 1: added. */
+    int (*before)(void *context, int layer, int j, int backward, float *ret_beta, struct err *e);
+    /* `is_final`: no further micro-batch will touch the layer in this step. */
+    int (*after)(void *context, int layer, int j, int backward, int is_final, struct err *e);
     void *context;
 };
 
-/* From the gradient of the output, in w->buffer[0], to the gradients of all parameters (beta 0
- * writes, 1 adds) and of the slice's input: *ret_dx, NULL in the first slice, where nobody wants
- * it. `hook` (may be NULL) is called for each layer from the last down to net.lowest. */
+/* From the gradient of the output, in w->buffer[0], to the gradients of all parameters and of the
+ * slice's input: *ret_dx, NULL in the first slice, where nobody wants it. `hook` may be NULL: the
+ * first micro-batch then writes gradients, the others add theirs. */
 int layers_backward(const struct net *n, struct frame *f, struct frame_work *w,
-                    const struct layer_pass *p, float beta, const struct layers_hook *hook,
+                    const struct layer_pass *p, int j, int is_final, const struct layers_hook *hook,
                     float **ret_dx, struct err *e);
 
 /* What the net predicts: the fused activation, applied in place to the output [rows, out]. */

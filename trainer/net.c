@@ -1,8 +1,9 @@
-/* net.c: the layout of a rank's slice of the model. */
+/* net.c: the layout of what a rank holds of the model. */
 #include "trainer/net.h"
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -14,12 +15,13 @@ static size_t padded(const struct tensor_spec *t)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-size_t net_elements(const struct model *m, int first, int last)
+size_t net_elements(const struct model *m, const struct net_chunk *chunks, int chunk_count)
 {
     size_t sum = 0;
-    for (int l = first; l < last; l++)
-        for (int t = 0; t < m->layers[l].tensor_count; t++)
-            sum += padded(&m->layers[l].tensors[t]);
+    for (int c = 0; c < chunk_count; c++)
+        for (int l = chunks[c].first; l < chunks[c].last; l++)
+            for (int t = 0; t < m->layers[l].tensor_count; t++)
+                sum += padded(&m->layers[l].tensors[t]);
     return sum;
 }
 
@@ -53,9 +55,9 @@ static int tensors_before(const struct model *m, int layer)
 }
 
 /* BLAS counts in 32 bits. */
-static int check_sizes(const struct model *m, int first, int last, struct err *e)
+static int check_sizes(const struct model *m, const struct net_chunk *k, struct err *e)
 {
-    for (int l = first; l < last; l++) {
+    for (int l = k->first; l < k->last; l++) {
         int64_t in = shape_elements(&m->layers[l].in), out = shape_elements(&m->layers[l].out);
         if (in > INT_MAX || out > INT_MAX)
             return err_set(
@@ -66,56 +68,107 @@ static int check_sizes(const struct model *m, int first, int last, struct err *e
     return 0;
 }
 
-static void add_tensors(struct net *n)
+static void add_tensor(struct net *n, int l, int t, int number)
 {
-    const struct model *m = n->model;
-    int number = tensors_before(m, n->first);
-    n->tensors = mem_zalloc((size_t)(tensors_before(m, n->last) - number + 1) * sizeof *n->tensors);
-    for (int l = n->first; l < n->last; l++)
-        for (int t = 0; t < m->layers[l].tensor_count; t++) {
-            const struct tensor_spec *spec = &m->layers[l].tensors[t];
-            n->tensors[n->tensor_count++] = (struct net_tensor){
-                .spec = spec,
-                .name = mem_printf("%s.%s", m->layers[l].name, spec->name),
-                .layer = l,
-                .number = (uint64_t)number++,
-                .offset = n->elements,
-                .elements = (size_t)shape_elements(&spec->shape),
-            };
-            n->elements += padded(spec);
-        }
+    const struct layer *y = &n->model->layers[l];
+    const struct tensor_spec *spec = &y->tensors[t];
+    n->tensors[n->tensor_count++] = (struct net_tensor){
+        .spec = spec,
+        .name = mem_printf("%s.%s", y->name, spec->name),
+        .layer = l,
+        .number = (uint64_t)number,
+        .is_fixed = spec->is_fixed || y->frozen,
+        .elements = (size_t)shape_elements(&spec->shape),
+    };
 }
 
-int net_init(struct net *n, const struct job_spec *job, const struct ops *ops, int first, int last,
-             struct err *e)
+static void add_tensors(struct net *n, const struct net_chunk *k)
+{
+    const struct model *m = n->model;
+    int number = tensors_before(m, k->first);
+    size_t count = (size_t)(n->tensor_count + tensors_before(m, k->last) - number);
+    n->tensors = mem_realloc(n->tensors, (count + 1) * sizeof *n->tensors);
+    for (int l = k->first; l < k->last; l++) {
+        n->layers[l] = (struct net_layer){.tensor = n->tensor_count,
+                                          .tensor_count = m->layers[l].tensor_count};
+        for (int t = 0; t < m->layers[l].tensor_count; t++)
+            add_tensor(n, l, t, number++);
+    }
+}
+
+/* The trained tensors first, or the fixed ones behind them. */
+static void place_tensors(struct net *n, int fixed)
+{
+    for (int t = 0; t < n->tensor_count; t++) {
+        struct net_tensor *x = &n->tensors[t];
+        struct net_layer *y = &n->layers[x->layer];
+        if (x->is_fixed != fixed)
+            continue;
+        if (!fixed && y->begin == y->end)
+            y->begin = n->elements;
+        x->offset = n->elements;
+        n->elements += padded(x->spec);
+        if (!fixed)
+            y->end = n->elements;
+    }
+}
+
+static void find_ends(struct net *n, const struct job_spec *job)
+{
+    const struct net_chunk *k = n->chunks, *end = &n->chunks[n->chunk_count - 1];
+    while (k->first == 0 && n->folded < k->last && is_foldable(n->model->layers[n->folded].type))
+        n->folded++;
+    n->fused = end->last == n->model->layer_count && net_loss_fused(job);
+    n->lowest = k->first;
+    while (k->first == 0 && n->lowest < k->last &&
+           n->layers[n->lowest].begin == n->layers[n->lowest].end)
+        n->lowest++;
+}
+
+int net_init(struct net *n, const struct job_spec *job, const struct ops *ops,
+             const struct net_chunk *chunks, int chunk_count, struct err *e)
 {
     const struct model *m = &job->model;
-    int r = check_sizes(m, first, last, e);
-    if (r < 0)
-        return r;
-    *n = (struct net){.model = m, .ops = ops, .first = first, .last = last};
-    add_tensors(n);
-    while (first == 0 && n->folded < last && is_foldable(m->layers[n->folded].type))
-        n->folded++;
-    n->fused = last == m->layer_count && net_loss_fused(job);
-    n->lowest = first;
-    while (first == 0 && n->lowest < last && m->layers[n->lowest].tensor_count == 0)
-        n->lowest++;
+    for (int c = 0; c < chunk_count; c++) {
+        int r = check_sizes(m, &chunks[c], e);
+        if (r < 0)
+            return r;
+    }
+    *n = (struct net){.model = m, .ops = ops, .chunk_count = chunk_count};
+    n->chunks = mem_alloc((size_t)chunk_count * sizeof *chunks);
+    memcpy(n->chunks, chunks, (size_t)chunk_count * sizeof *chunks);
+    n->layers = mem_zalloc((size_t)m->layer_count * sizeof *n->layers);
+    for (int c = 0; c < chunk_count; c++)
+        add_tensors(n, &chunks[c]);
+    place_tensors(n, 0);
+    n->trained = n->elements;
+    place_tensors(n, 1);
+    find_ends(n, job);
     return 0;
 }
 
 size_t net_bytes(const struct net *n, int states, int own_arenas)
 {
-    return n->elements * sizeof(float) * (size_t)(states + (own_arenas ? 2 : 0));
+    size_t own = own_arenas ? n->elements + n->trained : 0;
+    return (own + n->trained * (size_t)states) * sizeof(float);
 }
 
-static int allocate_one(const struct net *n, float **ret, struct err *e)
+static int allocate_one(const struct net *n, size_t elements, float **ret, struct err *e)
 {
-    *ret = n->ops->alloc(n->elements * sizeof(float));
+    *ret = n->ops->alloc(elements * sizeof(float));
     if (!*ret)
         return err_set(e, ERR_UNAVAILABLE, "The %s device has no %zu bytes left for parameters.",
-                       n->ops->name, n->elements * sizeof(float));
+                       n->ops->name, elements * sizeof(float));
     return 0;
+}
+
+static void point(struct net *n)
+{
+    for (int t = 0; t < n->tensor_count; t++) {
+        struct net_tensor *x = &n->tensors[t];
+        x->parameter = n->parameters + x->offset;
+        x->gradient = x->is_fixed ? NULL : n->gradients + x->offset;
+    }
 }
 
 int net_allocate(struct net *n, int states, float *parameters, float *gradients, struct err *e)
@@ -123,11 +176,13 @@ int net_allocate(struct net *n, int states, float *parameters, float *gradients,
     n->parameters = parameters;
     n->gradients = gradients;
     n->own_arenas = !gradients;
-    int r = n->own_arenas ? allocate_one(n, &n->parameters, e) : 0;
+    int r = n->own_arenas ? allocate_one(n, n->elements, &n->parameters, e) : 0;
     if (r == 0 && n->own_arenas)
-        r = allocate_one(n, &n->gradients, e);
+        r = allocate_one(n, n->trained, &n->gradients, e);
     for (int s = 0; r == 0 && s < states; s++)
-        r = allocate_one(n, &n->state[s], e);
+        r = allocate_one(n, n->trained, &n->state[s], e);
+    if (r == 0)
+        point(n);
     return r;
 }
 
@@ -136,6 +191,8 @@ void net_done(struct net *n)
     for (int t = 0; t < n->tensor_count; t++)
         free(n->tensors[t].name);
     free(n->tensors);
+    free(n->layers);
+    free(n->chunks);
     if (n->ops) {
         if (n->own_arenas) {
             n->ops->release(n->parameters);
@@ -147,10 +204,8 @@ void net_done(struct net *n)
     *n = (struct net){0};
 }
 
-size_t net_offset(const struct net *n, int layer)
+struct net_tensor *net_tensors_of(const struct net *n, int layer, int *ret_count)
 {
-    for (int t = 0; t < n->tensor_count; t++)
-        if (n->tensors[t].layer >= layer)
-            return n->tensors[t].offset;
-    return n->elements;
+    *ret_count = n->layers[layer].tensor_count;
+    return &n->tensors[n->layers[layer].tensor];
 }

@@ -67,14 +67,16 @@ static void sgd(const struct optimizer *o, struct net *n, double rate, double sc
                 n->state[0] ? n->state[0] + begin : NULL);
 }
 
-/* Tensors that are treated alike and lie side by side are one run. */
+/* Trained tensors that are treated alike and lie side by side are one run: the layout has them in
+ * tensor order. */
 static size_t run_end(const struct optimizer *o, const struct net *n, int first, int *ret_next)
 {
     int t = first + 1;
-    while (t < n->tensor_count && decays(o, &n->tensors[t]) == decays(o, &n->tensors[first]))
+    while (t < n->tensor_count &&
+           (n->tensors[t].is_fixed || decays(o, &n->tensors[t]) == decays(o, &n->tensors[first])))
         t++;
     *ret_next = t;
-    return t < n->tensor_count ? n->tensors[t].offset : n->elements;
+    return t < n->tensor_count ? n->tensors[t].offset : n->trained;
 }
 
 void optimizer_update(const struct optimizer *o, struct net *n, double rate, int64_t update,
@@ -84,7 +86,10 @@ void optimizer_update(const struct optimizer *o, struct net *n, double rate, int
         sgd(o, n, rate, scale, begin, end);
         return;
     }
-    for (int t = 0, next; t < n->tensor_count; t = next) {
+    int t = 0, next;
+    while (t < n->tensor_count && n->tensors[t].is_fixed)
+        t++;
+    for (; t < n->tensor_count; t = next) {
         size_t from = n->tensors[t].offset, to = run_end(o, n, t, &next);
         from = from < begin ? begin : from;
         to = to > end ? end : to;

@@ -18,7 +18,7 @@ static int is_last(const struct stage *s)
 
 static int64_t in_size(const struct stage *s)
 {
-    return shape_elements(&s->net.model->layers[s->net.first].in);
+    return shape_elements(&s->net.model->layers[s->net.chunks[0].first].in);
 }
 
 /* ---- sizes ---- */
@@ -70,7 +70,7 @@ int stage_init(struct stage *s, const struct job_spec *job, const struct plan *p
     s->microbatches = p->microbatches;
     s->schedule = p->schedule;
     s->max_rows = stage_max_rows(job, p, m, set);
-    s->out_size = shape_elements(&job->model.layers[s->net.last - 1].out);
+    s->out_size = shape_elements(&job->model.layers[s->net.chunks[0].last - 1].out);
     s->seed = job->fit.seed + (m->ensemble ? (uint64_t)m->data_rank : 0);
     s->frame_count = in_flight(s);
     s->frames = mem_zalloc((size_t)s->frame_count * sizeof *s->frames);
@@ -142,7 +142,7 @@ static size_t bytes_of(int64_t rows, int64_t size)
 
 static float *output(const struct stage *s, const struct frame *f)
 {
-    return f->slots[s->net.last - s->net.first - 1].y;
+    return f->slots[s->net.chunks[0].last - s->net.chunks[0].first - 1].y;
 }
 
 /* Fills the frame with items [begin, end) and runs it; the output goes to the next stage. */
@@ -205,8 +205,7 @@ static int backward(const struct run *r, int j, struct err *e)
     comm_progress(s->mesh->world);
     float *dx;
     int is_final = end == r->items->count; /* slices are in order, empty ones last */
-    status = layers_backward(&s->net, f, &s->work, &r->pass, j == 0 ? 0.0f : 1.0f,
-                             is_final ? r->hook : NULL, &dx, e);
+    status = layers_backward(&s->net, f, &s->work, &r->pass, j, is_final, r->hook, &dx, e);
     if (status < 0 || is_first(s))
         return status;
     struct comm *line = s->mesh->pipeline;
@@ -215,13 +214,25 @@ static int backward(const struct run *r, int j, struct err *e)
 
 /* ---- a step ---- */
 
-/* A rank without items adds nothing, but takes part in what its peers do after each layer. */
-static int train_nothing(struct stage *s, const struct layers_hook *hook, struct err *e)
+static int layer_of_nothing(const struct net *n, const struct layers_hook *hook, int layer,
+                            struct err *e)
 {
-    s->net.ops->zero(s->net.gradients, s->net.elements * sizeof(float));
+    float beta = 0;
+    int count, r = hook->before(hook->context, layer, 0, 1, &beta, e);
+    const struct net_tensor *x = net_tensors_of(n, layer, &count);
+    for (int t = 0; r == 0 && t < count; t++)
+        if (!x[t].is_fixed && beta == 0)
+            n->ops->zero(x[t].gradient, x[t].elements * sizeof(float));
+    return r < 0 ? r : hook->after(hook->context, layer, 0, 1, 1, e);
+}
+
+/* A rank without items adds nothing, but takes part in what its peers do after each layer. */
+static int train_nothing(const struct stage *s, const struct layers_hook *hook, struct err *e)
+{
     int r = 0;
-    for (int l = s->net.last - 1; hook && r == 0 && l >= s->net.lowest; l--)
-        r = hook->done(hook->context, l, e);
+    for (int l = s->net.chunks[0].last - 1; r == 0 && l >= s->net.lowest; l--)
+        if (s->net.layers[l].tensor_count > 0)
+            r = layer_of_nothing(&s->net, hook, l, e);
     return r;
 }
 

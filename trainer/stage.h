@@ -48,9 +48,8 @@ int stage_init(struct stage *s, const struct job_spec *job, const struct plan *p
 void stage_done(struct stage *s);                                     /* safe on a zeroed struct */
 size_t stage_bytes(const struct stage *s, const struct dataset *set); /* without the net's arenas */
 
-/* Forward and backward of `items`, which leaves the sum of their gradients in the arena (zeroes
- * where there are none) and adds to the sums. `hook` is called for each layer when its gradients
- * are complete. */
+/* Forward and backward of `items`, which gives the sum of their gradients to `hook` (zeroes where
+ * there are none) and adds to the sums. */
 int stage_train(struct stage *s, const struct items *items, int64_t step,
                 const struct layers_hook *hook, struct err *e);
 

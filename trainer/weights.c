@@ -145,8 +145,9 @@ static void make_room(const struct engine *g, int stage, struct part *p)
 static int gather_part(struct engine *g, int stage, struct part *p, struct err *e)
 {
     const int *first = &g->plan->stage_first[stage];
+    struct net_chunk chunk = {first[0], first[1]};
     struct comm *line = g->mesh.pipeline;
-    int r = net_init(&p->net, g->job, g->stage.net.ops, first[0], first[1], e);
+    int r = net_init(&p->net, g->job, g->stage.net.ops, &chunk, 1, e);
     if (r < 0)
         return r;
     make_room(g, stage, p);

@@ -62,7 +62,8 @@ static void bench_open(struct bench *b, const char *input, const char *layers, e
         fail_msg("%s: %s", text, f.count ? f.items[0].message : "not JSON");
     faults_done(&f);
     int end = b->job.model.layer_count;
-    assert_int_equal(net_init(&b->net, &b->job, &ops_cpu, first, end, &e), 0);
+    struct net_chunk chunk = {first, end};
+    assert_int_equal(net_init(&b->net, &b->job, &ops_cpu, &chunk, 1, &e), 0);
     b->net.folded = 0; /* no batch loader here */
     assert_int_equal(net_allocate(&b->net, 0, NULL, NULL, &e), 0);
     assert_int_equal(frame_init(&b->frame, &b->net, ROWS, &e), 0);
@@ -107,12 +108,12 @@ static double loss_now(struct bench *b, float *gradient)
     return sums.loss;
 }
 
-static float *backward_now(struct bench *b, float beta)
+static float *backward_now(struct bench *b, int j)
 {
     float *dx;
     struct err e;
     loss_now(b, b->work.buffer[0]);
-    assert_int_equal(layers_backward(&b->net, &b->frame, &b->work, &b->pass, beta, NULL, &dx, &e),
+    assert_int_equal(layers_backward(&b->net, &b->frame, &b->work, &b->pass, j, 1, NULL, &dx, &e),
                      0);
     return dx;
 }
@@ -144,7 +145,7 @@ static void check_parameters(struct bench *b, const char *what)
 {
     CLEANUP(mem_freep) float *g = mem_alloc((b->net.elements + 1) * sizeof *g);
     int checked = 0, all = 0;
-    backward_now(b, 0.0f);
+    backward_now(b, 0);
     memcpy(g, b->net.gradients, b->net.elements * sizeof *g);
     for (int t = 0; t < b->net.tensor_count; t++)
         for (size_t i = 0; i < b->net.tensors[t].elements; i++, all++) {
@@ -158,7 +159,7 @@ static void check_parameters(struct bench *b, const char *what)
 static void check_input(struct bench *b, const char *what)
 {
     CLEANUP(mem_freep) float *g = mem_alloc((size_t)(ROWS * b->in) * sizeof *g);
-    float *dx = backward_now(b, 0.0f);
+    float *dx = backward_now(b, 0);
     assert_non_null(dx);
     memcpy(g, dx, (size_t)(ROWS * b->in) * sizeof *g);
     for (int64_t i = 0; i < ROWS * b->in; i++)
@@ -276,10 +277,10 @@ static void beta_one_adds_to_what_is_there(void **state)
                "{\"type\": \"layer_normalization\"},"
                "{\"type\": \"dense\", \"units\": 4, \"activation\": \"softmax\"}",
                LOSS_SPARSE_CATEGORICAL_CROSSENTROPY, 0);
-    backward_now(&b, 0.0f);
+    backward_now(&b, 0);
     CLEANUP(mem_freep) float *once = mem_alloc(b.net.elements * sizeof *once);
     memcpy(once, b.net.gradients, b.net.elements * sizeof *once);
-    backward_now(&b, 1.0f);
+    backward_now(&b, 1);
     for (size_t i = 0; i < b.net.elements; i++)
         assert_true(fabsf(b.net.gradients[i] - 2 * once[i]) <= 1e-5f * (1 + fabsf(once[i])));
     bench_close(&b);
@@ -317,8 +318,10 @@ static void arenas_are_laid_out_in_layer_order(void **state)
         assert_int_equal(b.net.tensors[t].offset % 16, 0);
     assert_int_equal(b.net.tensors[2].offset, 48);
     assert_int_equal(b.net.elements, 48 + 32 + 16);
-    assert_int_equal(net_elements(&b.job.model, 0, 2), b.net.elements);
-    assert_int_equal(net_elements(&b.job.model, 1, 2), 48);
+    const struct net_chunk whole = {0, 2}, second = {1, 2};
+    assert_int_equal(net_elements(&b.job.model, &whole, 1), b.net.elements);
+    assert_int_equal(net_elements(&b.job.model, &second, 1), 48);
+    assert_int_equal(b.net.trained, b.net.elements);
     bench_close(&b);
 }
 

@@ -1,0 +1,52 @@
+/* replicas.h: what the data ranks of a stage do for one another in a step: their gradients are
+ * summed, and the update of the parameters is divided among them.
+ *
+ * Sums are taken in buckets while backward goes down the layers: what the last layers have computed
+ * is on its way before the first ones start. A bucket is a range of the arenas, cut at layer
+ * borders, and complete when the last micro-batch has left its last layer; the cuts depend on the
+ * layout alone, so ranks with few or no items make the same calls.
+ *
+ * A rank receives the sums of its part (comm_part) of each bucket only, updates the parameters of
+ * that part, and fetches the others' afterwards: all have the same bits, and the optimizer's work
+ * falls with the number of ranks. Slices of at most DIVIDE_BYTES are summed and updated whole by
+ * every rank, which costs less than two more meetings. A rank that has no replicas (the only one,
+ * or a member of an ensemble) owns everything and calls nobody.
+ */
+#ifndef TRAINYARD_TRAINER_REPLICAS_H
+#define TRAINYARD_TRAINER_REPLICAS_H
+
+#include "trainer/layers.h"
+#include "trainer/mesh.h"
+#include "trainer/net.h"
+
+#define BUCKET_BYTES (4 * 1024 * 1024)
+#define DIVIDE_BYTES (64 * 1024)
+
+struct replicas {
+    const struct net *net;
+    struct comm *group; /* NULL: none */
+    int divided;        /* 0: every rank updates everything */
+    size_t *cuts;       /* [count + 1], falling: bucket b is [cuts[b + 1], cuts[b]) */
+    int count;
+    int summed;      /* buckets, in this step */
+    size_t complete; /* gradients from here on are, in this step */
+};
+
+/* `n` and the mesh's groups outlive it. */
+void replicas_init(struct replicas *r, const struct net *n, const struct mesh *mesh);
+void replicas_done(struct replicas *r); /* safe on a zeroed struct */
+
+void replicas_begin(struct replicas *r);
+/* What the passes of this step call. */
+struct layers_hook replicas_hook(struct replicas *r);
+int replicas_finish(struct replicas *r, struct err *e);
+
+/* What this rank updates of bucket b: [*ret_begin, *ret_end), where its sums are complete. */
+void replicas_own(const struct replicas *r, int b, size_t *ret_begin, size_t *ret_end);
+/* 1 if each of those parameters is to be counted by this rank when all ranks' counts are added. */
+int replicas_counts(const struct replicas *r);
+
+/* After the update: the parameters that the others own. */
+int replicas_share(struct replicas *r, struct err *e);
+
+#endif
