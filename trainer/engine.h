@@ -86,8 +86,9 @@ struct epoch_result {
     struct epoch_figures all;
     struct epoch_figures *members; /* [engine.members] of an ensemble, else NULL; owned by caller */
 };
-/* Evaluates, and takes the figures of the epoch (evaluate.c). */
-int engine_end_epoch(struct engine *g, struct epoch_result *ret, struct err *e);
+/* Takes the figures of the epoch (evaluate.c); of the validation data, too, where there are any and
+ * `validate` is not 0. */
+int engine_end_epoch(struct engine *g, int validate, struct epoch_result *ret, struct err *e);
 
 /* What a rank with these items counts in a tally; 0 but in last stages. */
 double engine_counted(const struct engine *g, const struct items *items);

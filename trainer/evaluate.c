@@ -102,11 +102,11 @@ static int validate(struct engine *g, struct epoch_result *ret, struct err *e)
     return 0;
 }
 
-int engine_end_epoch(struct engine *g, struct epoch_result *ret, struct err *e)
+int engine_end_epoch(struct engine *g, int validate_now, struct epoch_result *ret, struct err *e)
 {
     const struct epoch_figures none = {NAN, NAN, NAN, NAN, NAN, NAN};
-    struct epoch_result result = {.has_validation = g->prepared.validation.samples > 0,
-                                  .all = none};
+    struct epoch_result result = {
+        .has_validation = validate_now && g->prepared.validation.samples > 0, .all = none};
     struct figures all = all_seen(g), merged;
     int r = 0;
     set_training(&result.all, &all);
@@ -118,7 +118,7 @@ int engine_end_epoch(struct engine *g, struct epoch_result *ret, struct err *e)
     }
     if (result.has_validation) {
         r = validate(g, &result, e);
-    } else if (g->mesh.ensemble) {
+    } else if (g->mesh.ensemble && g->prepared.validation.samples == 0) {
         r = evaluate(g, &g->prepared.train, &merged, e);
         if (r == 0)
             set_training(&result.all, &merged);

@@ -10,9 +10,10 @@
 
 struct report {
     int fd, rank;
-    struct buf lines; /* whole lines, not written yet */
-    int64_t wrote_us; /* boot time of the last write */
-    int64_t step_us;  /* boot time of the last step's end */
+    struct buf lines;          /* whole lines, not written yet */
+    int64_t wrote_us;          /* boot time of the last write */
+    int64_t step_us;           /* boot time of the last step's end */
+    double samples_per_second; /* of the last step */
 };
 
 void report_init(struct report *r, int fd, int rank);

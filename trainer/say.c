@@ -1,6 +1,8 @@
 /* say.c: lines for people on standard output, written whole. */
 #include "trainer/say.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -32,6 +34,18 @@ void say_epoch(const struct engine *g, int64_t epoch, const struct epoch_result 
         buf_addf(&line, " - val_accuracy: %.4f", f->val_accuracy);
     if (x->has_validation && job->metrics[METRIC_MAE])
         buf_addf(&line, " - val_mae: %.4g", f->val_mae);
+    say(&line);
+}
+
+void say_note(const char *fmt, ...)
+{
+    struct buf line = BUF_INIT;
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    buf_adds(&line, text);
     say(&line);
 }
 

@@ -1,71 +1,9 @@
-/* train.c: a training run on one page. */
+/* train.c: a rank's life, and how it ended. */
 #include "trainer/train.h"
 
-#include <stdlib.h>
-#include <sys/stat.h>
-
 #include "base/clock.h"
-#include "trainer/report.h"
+#include "trainer/fit.h"
 #include "trainer/say.h"
-#include "trainer/weights.h"
-
-/* ---- the run ---- */
-
-static int run_epoch(struct engine *g, struct report *out, int64_t epoch, int *ret_stopped,
-                     struct err *e)
-{
-    int64_t began = clock_boottime_us();
-    struct step_result s = {0};
-    struct epoch_result x = {0};
-    engine_begin_epoch(g, epoch);
-    for (int64_t k = 0; k < g->share.steps_per_epoch && g->step < g->steps; k++) {
-        int r = engine_step(g, k, &s, e);
-        if (r == 0 && g->mesh.rank == 0)
-            r = report_step(out, g->step, epoch, &s, e);
-        if (r < 0)
-            return r;
-        if (s.stop && g->step < g->steps) {
-            *ret_stopped = 1;
-            return 0;
-        }
-    }
-    int r = report_flush(out, e);
-    if (r == 0)
-        r = engine_end_epoch(g, &x, e);
-    if (r < 0)
-        return r;
-    if (g->mesh.rank == 0) {
-        double seconds = (double)(clock_boottime_us() - began) * 1e-6;
-        say_epoch(g, epoch, &x, seconds);
-        r = report_epoch(out, g, epoch, &x, seconds, e);
-    }
-    free(x.members);
-    return r;
-}
-
-static int save(struct engine *g, struct report *out, struct err *e)
-{
-    char name[WEIGHTS_NAME_SIZE];
-    int r = weights_save(g, e);
-    for (int i = 0; r == 0 && g->mesh.rank == 0 && weights_artifact(g, i, name); i++) {
-        struct stat st;
-        r = stat(name, &st) < 0 ? err_errno(e, "cannot see the artifact %s", name)
-                                : report_artifact(out, name, st.st_size, e);
-    }
-    return r;
-}
-
-static int run(struct engine *g, struct report *out, int *ret_stopped, struct err *e)
-{
-    int r = report_ready(out, g->memory_bytes, e);
-    if (r == 0)
-        r = g->mesh.world->verbs->barrier(g->mesh.world, e);
-    if (r == 0 && g->mesh.rank == 0)
-        r = report_start(out, g, e);
-    for (int64_t epoch = 1; r == 0 && !*ret_stopped && g->step < g->steps; epoch++)
-        r = run_epoch(g, out, epoch, ret_stopped, e);
-    return r < 0 ? r : save(g, out, e);
-}
 
 /* ---- how it ended ---- */
 
@@ -96,10 +34,10 @@ static void tell_peers(struct engine *g, const struct err *e)
 
 /* The verdict's ending and reason. Being asked to stop while the others still come is no failure.
  */
-static struct ending judge(int r, int met, int stopped, const volatile int *stop, const char *code,
-                           struct err *e)
+static struct ending judge(int r, int met, enum fit_end end, const volatile int *stop,
+                           const char *code, struct err *e)
 {
-    if (r == 0 && !stopped) {
+    if (r == 0 && end == FIT_DONE) {
         err_set(e, ERR_OK, "All steps are done.");
         return (struct ending){"done", "done", TRAIN_DONE};
     }
@@ -116,14 +54,14 @@ int train_rank(const struct launch *l, int rank, const struct engine_fds *fds,
     struct engine g;
     struct report out;
     struct err e = {0}, late;
-    int stopped = 0;
+    enum fit_end how = FIT_DONE;
     report_init(&out, fds->report, rank);
     int r = engine_open(&g, l, rank, fds, stop, &e);
     if (r == 0)
-        r = run(&g, &out, &stopped, &e);
+        r = fit_run(&g, &out, &how, &e);
     if (r < 0)
         tell_peers(&g, &e);
-    struct ending end = judge(r, g.mesh.world != NULL, stopped, stop, g.code, &e);
+    struct ending end = judge(r, g.mesh.world != NULL, how, stop, g.code, &e);
     if (report_verdict(&out, end.outcome, end.code, e.text, &late) < 0 && end.status == TRAIN_DONE)
         end.status = TRAIN_RETRY;
     say_verdict(rank, e.text);

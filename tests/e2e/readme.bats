@@ -40,7 +40,7 @@ tour() {
   grep -q "$(sha256sum <"$DIR/yard/model.safetensors")" "$DIR/tour.out"
   grep -qx "$(jq -r .id "$DIR/yard/job.json")" "$DIR/tour.out"
   grep -q 'This key was used before' "$DIR/tour.err"
-  grep -q '^artifacts  model.safetensors, ' "$DIR/tour.out"
+  grep -Eq '^(artifacts)?  +model.safetensors, ' "$DIR/tour.out"
   grep -q ' job_state .*running > succeeded' "$DIR/tour.out"
 }
 

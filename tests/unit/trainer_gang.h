@@ -63,8 +63,7 @@ static void gang_on_term(int signal_number)
 static json_t *gang_job(const char *text)
 {
     json_error_t where;
-    char path[256];
-    snprintf(path, sizeof path, "tests/reference/%s/job.json", text);
+    CLEANUP(mem_freep) char *path = mem_printf("tests/reference/%s/job.json", text);
     json_t *doc = text[0] == '{' ? json_loads(text, 0, &where) : json_load_file(path, 0, &where);
     if (!doc)
         fail_msg("%s: %s (line %d)", text, where.text, where.line);
