@@ -37,6 +37,19 @@ ELEM float elem_from_bits(uint32_t u)
     return x;
 }
 
+/* bfloat16: the upper half of a float32, rounded to nearest, ties to even; NaN stays NaN. */
+ELEM uint16_t elem_to_bfloat16(float x)
+{
+    uint32_t u = elem_bits(x);
+    uint32_t rounded = u + 0x7fffu + (u >> 16 & 1u);
+    return (uint16_t)((x == x ? rounded : u | 0x400000u) >> 16);
+}
+
+ELEM float elem_from_bfloat16(uint16_t x)
+{
+    return elem_from_bits((uint32_t)x << 16);
+}
+
 ELEM float elem_min(float a, float b) /* b where either is NaN */
 {
     return a < b ? a : b;

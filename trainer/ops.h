@@ -57,6 +57,11 @@ struct ops {
     void (*upload)(void *to, const void *host, size_t bytes);
     void (*download)(void *host, const void *from, size_t bytes);
 
+    void (*to_bfloat16)(size_t n, const float *x, uint16_t *y); /* elem.h says how it rounds */
+    void (*from_bfloat16)(size_t n, const uint16_t *x, float *y);
+    void (*add)(size_t n, const float *x, float *y); /* y += x */
+    void (*add_f64)(size_t n, const double *x, double *y);
+
     /* C [m, n] = op(A) [m, k] op(B) [k, n] + beta C, beta 0 or 1; transposed operands are stored
      * [k, m], [n, k]. */
     void (*gemm)(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, const float *a,

@@ -16,6 +16,10 @@ void cpu_gemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
  */
 void cpu_gemm_plain(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
                     const float *a, const float *b, float beta, float *c);
+void cpu_to_bfloat16(size_t n, const float *x, uint16_t *y);
+void cpu_from_bfloat16(size_t n, const uint16_t *x, float *y);
+void cpu_add(size_t n, const float *x, float *y);
+void cpu_add_f64(size_t n, const double *x, double *y);
 void cpu_loss(const struct loss_args *a);
 
 #endif

@@ -530,6 +530,54 @@ static void squares_add_up_in_double(void **state)
     assert_true(got == 0);
 }
 
+/* The nearest of the two neighbours, the even one in the middle; all 2^16 values stay as they are.
+ */
+static void bfloat16_rounds_to_the_nearest(void **state)
+{
+    (void)state;
+    enum { ALL = 1 << 16 };
+    uint16_t *all = mem_alloc(ALL * sizeof *all), *again = mem_alloc(ALL * sizeof *again);
+    float *x = mem_alloc(ALL * sizeof *x);
+    for (int i = 0; i < ALL; i++)
+        all[i] = (uint16_t)i;
+    ops_cpu.from_bfloat16(ALL, all, x);
+    ops_cpu.to_bfloat16(ALL, x, again);
+    for (int i = 0; i < ALL; i++)
+        assert_true(isnan(x[i]) ? isnan(elem_from_bfloat16(again[i])) : again[i] == all[i]);
+    for (uint32_t i = 0; i < 0x7f7f; i++) { /* finite, and its upper neighbour too */
+        float middle = elem_from_bits(i << 16 | 0x8000);
+        assert_int_equal(elem_to_bfloat16(middle), i + (i & 1));
+        assert_int_equal(elem_to_bfloat16(elem_from_bits((i << 16) + 0x7fff)), i);
+        assert_int_equal(elem_to_bfloat16(-elem_from_bits((i << 16) + 0x8001)), 0x8001 + i);
+    }
+    assert_int_equal(elem_to_bfloat16(FLT_MAX), 0x7f80);
+    assert_true(isnan(elem_from_bfloat16(elem_to_bfloat16(elem_from_bits(0x7f800001)))));
+    free(all);
+    free(again);
+    free(x);
+}
+
+static void arrays_add_up(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < ARRAY_LEN(SIZES); s++) {
+        size_t n = (size_t)SIZES[s];
+        float *x = filled(n, 1, 2), *y = filled(n, 2, 2), *was = filled(n, 2, 2);
+        double *a = mem_alloc(n * sizeof *a), *b = mem_alloc(n * sizeof *b);
+        for (size_t i = 0; i < n; i++) {
+            a[i] = (double)x[i] / 3;
+            b[i] = (double)y[i] / 7;
+        }
+        ops_cpu.add(n, x, y);
+        ops_cpu.add_f64(n, a, b);
+        for (size_t i = 0; i < n; i++) {
+            assert_true(y[i] == was[i] + x[i]);
+            assert_true(b[i] == (double)was[i] / 7 + a[i]);
+        }
+        free(x), free(y), free(was), free(a), free(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -552,6 +600,8 @@ int main(void)
         cmocka_unit_test(adam_by_the_formula),
         cmocka_unit_test(sgd_by_the_formula),
         cmocka_unit_test(squares_add_up_in_double),
+        cmocka_unit_test(bfloat16_rounds_to_the_nearest),
+        cmocka_unit_test(arrays_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
