@@ -3,12 +3,25 @@
  *
  * A struct comm is one rank's end of a group. The world comes from the transport; comm_group()
  * makes smaller ones. All members of a group make the same calls on it in the same order with the
- * same counts. Sums are taken in member order, so the same ranks give the same bits on every run.
+ * same counts.
+ *
+ * Sums are taken element by element in one fixed tree over the members: ((0+1)+(2+3))+((4+5)+...,
+ * balanced, of the next power of two leaves, where a missing leaf is skipped (five members:
+ * ((0+1)+(2+3))+4). all_reduce and reduce_scatter, every transport, every alignment and every run
+ * give the same bits; and a power of two of neighbouring members summed first, then those sums over
+ * the rest, is the same tree.
  *
  * Nothing hangs. Every wait ends: with success; with ERR_PEER when a rank died or gave up, and the
  * sentence names it; or with ERR_TIMEOUT when nothing moved in the whole gang for the deadline: no
  * call, no comm_progress(), and no rank used its processor.
  * After an error the gang is over: the only further call is comm_close().
+ *
+ * Threads. A group belongs to the thread that uses it: two threads may be in verbs of different
+ * groups at the same time (the main one in a pipeline, another one in the sums of the replicas),
+ * never in the same group. Groups, memory() and close are the main thread's, the one that opened
+ * the world, and it closes when the others have left their verbs. comm_progress(), comm_set_step(),
+ * comm_meter() and give_up are anybody's. When a verb fails in one thread, give_up ends the wait of
+ * the other ones too.
  */
 #ifndef TRAINYARD_TRAINER_COMM_H
 #define TRAINYARD_TRAINER_COMM_H
@@ -18,13 +31,23 @@
 
 #include "base/err.h"
 
-enum comm_type { COMM_F32, COMM_F64 };
+/* Bytes (COMM_U8) are gathered, never summed. */
+enum comm_type { COMM_F32, COMM_F64, COMM_U8 };
 
 #define COMM_DEADLINE_MS  60000
 #define COMM_EXCHANGE_MAX 256 /* bytes */
 
-/* Which family of groups: each rank is in at most one group of each. */
-enum comm_family { COMM_WORLD, COMM_DATA, COMM_PIPELINE, COMM_FAMILY__MAX };
+/* Which family of groups: each rank is in at most one group of each. The two of a pipeline have the
+ * same members; what goes backward has channels of its own, so that in a ring of two, or with
+ * several chunks a rank, neither overtakes the other. */
+enum comm_family {
+    COMM_WORLD,
+    COMM_DATA,
+    COMM_TENSOR,
+    COMM_PIPELINE,
+    COMM_PIPELINE_BACK,
+    COMM_FAMILY__MAX
+};
 
 struct comm;
 
@@ -36,20 +59,23 @@ struct comm_verbs {
     /* In place: part `rank` of buf (comm_part) becomes the sum; the rest is undefined. */
     int (*reduce_scatter)(struct comm *c, void *buf, size_t count, enum comm_type type,
                           struct err *e);
-    /* In place: part i of buf (comm_part) comes from member i. */
+    /* In place: part i of buf (comm_part) comes from member i. Where count is size x n and n a
+     * multiple of 16, all parts have n elements: payloads of equal length at equal steps. */
     int (*all_gather)(struct comm *c, void *buf, size_t count, enum comm_type type, struct err *e);
     int (*broadcast)(struct comm *c, void *buf, size_t bytes, int root, struct err *e);
     /* all[size][bytes], host memory, at most COMM_EXCHANGE_MAX bytes a member: the quick way to
      * agree on something. */
     int (*exchange)(struct comm *c, const void *mine, size_t bytes, void *all, struct err *e);
-    /* To and from the next or previous member; at most the `message_bytes` that the world was
-     * opened with. A send returns when the message is on its way: two may be, unreceived. */
+    /* Groups of the two pipeline families: to and from the next or previous member, the last one's
+     * next being the first; at most the `message_bytes` that the world was opened with. A send
+     * returns when the message is on its way: two may be, unreceived, from a member to another in
+     * a family. Messages of a family from one member to another arrive in order. */
     int (*send)(struct comm *c, int to, const void *buf, size_t bytes, struct err *e);
     int (*recv)(struct comm *c, int from, void *buf, size_t bytes, struct err *e);
     int (*barrier)(struct comm *c, struct err *e);
 
     /* The group of family `family` with these world ranks, in order, this rank among them; `index`
-     * tells the groups of a family apart. comm_close() it before the world. */
+     * (below the ranks) tells the groups of a family apart. comm_close() it before the world. */
     int (*group)(struct comm *world, enum comm_family family, int index, const int *members,
                  int size, struct comm **ret, struct err *e);
     /* Memory that collectives need not copy: zeroed, 64-byte aligned, freed with the world. Members
@@ -60,12 +86,21 @@ struct comm_verbs {
     void (*close)(struct comm *c);
 };
 
+/* What a group's verbs have cost so far; only ever grows. */
+struct comm_meter {
+    int64_t us;    /* spent inside its verbs, waiting included */
+    int64_t bytes; /* of the buffers that they were given */
+};
+
 struct comm {
-    const struct comm_verbs *verbs;
+    const struct comm_verbs *verbs;     /* what is called */
+    const struct comm_verbs *transport; /* what that calls, measured */
+    enum comm_family family;
     int rank; /* in the group */
     int size;
-    int64_t *step;      /* of the world: the step that sentences name; the engine sets it */
-    uint32_t *progress; /* of the world: counted up by comm_progress() */
+    int64_t *step;           /* of the world: comm_set_step() */
+    uint32_t *progress;      /* of the world: counted up by comm_progress() */
+    int64_t spent_ns, moved; /* comm_meter() */
 };
 
 /* Part `index` of `count` elements cut for `size` members: [*ret_begin, *ret_end). Parts begin at
@@ -76,8 +111,13 @@ size_t comm_type_size(enum comm_type type);
 
 /* "I am working": a rank that waits for a disk or a device for longer than the deadline between
  * collectives calls this now and then, so that its peers go on waiting. (Of one that computes the
- * shared-memory transport knows.) */
+ * transport knows.) */
 void comm_progress(struct comm *c);
+
+/* The step that sentences name. */
+void comm_set_step(struct comm *c, int64_t step);
+
+struct comm_meter comm_meter(const struct comm *c);
 
 void comm_close(struct comm *c); /* NULL is fine */
 

@@ -1,7 +1,7 @@
 /* comm_shm.c: collectives of the ranks of one node, in one shared memory.
  *
- * An all-reduce is a reduce-scatter and an all-gather: each rank sums its part over all ranks, in
- * rank order and straight from their memory, then fetches the other parts. What lies in memory() is
+ * An all-reduce is a reduce-scatter and an all-gather: each rank sums its part over all ranks,
+ * straight from their memory, then fetches the other parts. What lies in memory() is
  * not copied anywhere else; other buffers go through the stage, STAGE bytes at a time. Small sums
  * are added up by every rank for itself, which saves a barrier.
  *
@@ -15,16 +15,14 @@
 
 #include "base/mem.h"
 #include "spec/plan.h"
+#include "trainer/comm_parts.h"
 #include "trainer/comm_shm_map.h"
-#include "trainer/cpu_loops.h"
 
 #define SMALL 16384 /* bytes: up to here every rank adds up everything */
-#define BLOCK 1024  /* elements summed at a time when there are more than two ranks */
 
 struct shm_comm {
     struct comm base;
     struct shm *s;
-    enum comm_family family;
     struct shm_sync *sync;
     int *members; /* world ranks */
     uint32_t exchanges;
@@ -55,44 +53,6 @@ static int meet(struct shm_comm *c, const char *what, struct err *e)
     return shm_wait_change(c->s, &y->generation, generation, &why, e);
 }
 
-/* ---- sums ---- */
-
-#define DEFINE_SUM(T, NAME)                                                                        \
-    CPU_CLONES static void add_two_##NAME(size_t n, const T *a, const T *b, T *out)                \
-    {                                                                                              \
-        CPU_INDEPENDENT                                                                            \
-        for (size_t i = 0; i < n; i++)                                                             \
-            out[i] = a[i] + b[i];                                                                  \
-    }                                                                                              \
-    /* out may be one of the inputs */                                                             \
-    static void sum_##NAME(size_t n, int count, const void *const *in, T *out)                     \
-    {                                                                                              \
-        T sum[BLOCK];                                                                              \
-        for (size_t at = 0; at < n; at += BLOCK) {                                                 \
-            size_t some = n - at < BLOCK ? n - at : BLOCK;                                         \
-            const T *first = in[0];                                                                \
-            memcpy(sum, first + at, some * sizeof(T));                                             \
-            for (int r = 1; r < count; r++)                                                        \
-                add_two_##NAME(some, sum, (const T *)in[r] + at, sum);                             \
-            memcpy(out + at, sum, some * sizeof(T));                                               \
-        }                                                                                          \
-    }
-
-DEFINE_SUM(float, f32)
-DEFINE_SUM(double, f64)
-
-static void sum(enum comm_type type, size_t n, int count, const void *const *in, void *out)
-{
-    if (n == 0)
-        return;
-    if (type == COMM_F64)
-        sum_f64(n, count, in, out);
-    else if (count == 2)
-        add_two_f32(n, in[0], in[1], out);
-    else
-        sum_f32(n, count, in, out);
-}
-
 /* ---- in shared memory ---- */
 
 static int is_shared(const struct shm_comm *c, const void *buf)
@@ -101,21 +61,26 @@ static int is_shared(const struct shm_comm *c, const void *buf)
     return p >= mine && p < mine + c->s->memory_bytes;
 }
 
+/* What is not in shared memory goes through here: of the family, so that two threads may. */
+static char *stage_of(const struct shm_comm *c, int i)
+{
+    return shm_stage(c->s, c->members[i], c->base.family);
+}
+
 /* The same place in member i's region. */
 static char *theirs(const struct shm_comm *c, const void *buf, int i)
 {
-    const char *mine = shm_stage(c->s, c->s->rank);
-    return shm_stage(c->s, c->members[i]) + ((const char *)buf - mine);
+    const char *mine = shm_stage(c->s, c->s->rank, COMM_WORLD);
+    return shm_stage(c->s, c->members[i], COMM_WORLD) + ((const char *)buf - mine);
 }
 
 static void sum_part(const struct shm_comm *c, void *buf, size_t begin, size_t end,
                      enum comm_type type, void *out)
 {
     const void *in[PLAN_MAX_RANKS];
-    in[0] = buf;
     for (int i = 0; i < c->base.size; i++)
         in[i] = theirs(c, buf, i) + begin * comm_type_size(type);
-    sum(type, end - begin, c->base.size, in, out);
+    comm_sum(type, end - begin, c->base.size, in, out);
 }
 
 static void fetch_parts(const struct shm_comm *c, void *buf, size_t count, enum comm_type type)
@@ -174,13 +139,10 @@ static int shm_all_reduce(struct comm *base, void *buf, size_t count, enum comm_
                           struct err *e)
 {
     struct shm_comm *c = self(base);
-    comm_progress(base);
-    if (base->size == 1 || count == 0)
-        return 0;
     if (is_shared(c, buf))
         return reduce_shared(c, buf, count, type, e);
     size_t width = comm_type_size(type), most = STAGE / width;
-    char *stage = shm_stage(c->s, c->s->rank), *p = buf;
+    char *stage = stage_of(c, base->rank), *p = buf;
     for (size_t at = 0; at < count; at += most) {
         size_t n = count - at < most ? count - at : most;
         memcpy(stage, p + at * width, n * width);
@@ -196,15 +158,14 @@ static int shm_reduce_scatter(struct comm *base, void *buf, size_t count, enum c
                               struct err *e)
 {
     struct shm_comm *c = self(base);
-    if (!is_shared(c, buf) || base->size == 1)
+    if (!is_shared(c, buf))
         return shm_all_reduce(base, buf, count, type, e);
-    comm_progress(base);
     return scatter_shared(c, buf, count, type, "reduce_scatter", e);
 }
 
 static int broadcast_piece(struct shm_comm *c, char *buf, size_t n, int root, struct err *e)
 {
-    char *stage = shm_stage(c->s, c->members[root]);
+    char *stage = stage_of(c, root);
     if (c->base.rank == root)
         memcpy(stage, buf, n);
     int r = meet(c, "broadcast", e);
@@ -217,9 +178,6 @@ static int broadcast_piece(struct shm_comm *c, char *buf, size_t n, int root, st
 
 static int shm_broadcast(struct comm *base, void *buf, size_t bytes, int root, struct err *e)
 {
-    comm_progress(base);
-    if (base->size == 1)
-        return 0;
     for (size_t at = 0; at < bytes; at += STAGE) {
         size_t n = bytes - at < STAGE ? bytes - at : STAGE;
         int r = broadcast_piece(self(base), (char *)buf + at, n, root, e);
@@ -246,9 +204,6 @@ static int shm_all_gather(struct comm *base, void *buf, size_t count, enum comm_
                           struct err *e)
 {
     struct shm_comm *c = self(base);
-    comm_progress(base);
-    if (base->size == 1 || count == 0)
-        return 0;
     if (!is_shared(c, buf))
         return gather_staged(base, buf, count, type, e);
     int r = meet(c, "all_gather", e);
@@ -263,17 +218,14 @@ static int shm_all_gather(struct comm *base, void *buf, size_t count, enum comm_
 static int shm_exchange(struct comm *base, const void *mine, size_t bytes, void *all, struct err *e)
 {
     struct shm_comm *c = self(base);
-    comm_progress(base);
-    if (bytes > COMM_EXCHANGE_MAX)
-        BUG("an exchange of %zu bytes", bytes);
     uint32_t set = c->exchanges++ & 1;
-    memcpy(shm_rank(c->s, c->s->rank)->exchange[c->family][set], mine, bytes);
-    int r = base->size > 1 ? meet(c, "exchange", e) : 0;
+    memcpy(shm_rank(c->s, c->s->rank)->exchange[c->base.family][set], mine, bytes);
+    int r = meet(c, "exchange", e);
     if (r < 0)
         return r;
     for (int i = 0; i < base->size; i++)
         memcpy((char *)all + (size_t)i * bytes,
-               shm_rank(c->s, c->members[i])->exchange[c->family][set], bytes);
+               shm_rank(c->s, c->members[i])->exchange[c->base.family][set], bytes);
     return 0;
 }
 
@@ -282,13 +234,19 @@ static char *slot(const struct shm_comm *c, struct shm_channel *h, uint32_t mess
     return (char *)(h + 1) + (message % SLOTS) * c->s->message_bytes;
 }
 
+/* From one member to another: a ring of two has one channel each way, as both are next. */
+static struct shm_channel *channel(const struct shm_comm *c, int from, int to)
+{
+    int is_next = to == (from + 1) % c->base.size;
+    return shm_channel(c->s, c->members[from], c->base.family == COMM_PIPELINE_BACK, is_next);
+}
+
 static int shm_send(struct comm *base, int to, const void *buf, size_t bytes, struct err *e)
 {
     struct shm_comm *c = self(base);
-    comm_progress(base);
-    if (bytes > c->s->message_bytes || (to != base->rank + 1 && to != base->rank - 1))
-        BUG("a message of %zu bytes from member %d to %d", bytes, base->rank, to);
-    struct shm_channel *h = shm_channel(c->s, c->s->rank, to > base->rank);
+    if (bytes > c->s->message_bytes)
+        BUG("a message of %zu bytes", bytes);
+    struct shm_channel *h = channel(c, base->rank, to);
     uint32_t sent = h->sent.value; /* only this rank writes it */
     struct shm_wait why = {.what = "send", .members = &c->members[to], .count = 1};
     while (sent - __atomic_load_n(&h->taken.value, __ATOMIC_ACQUIRE) >= SLOTS) {
@@ -308,10 +266,9 @@ static int shm_send(struct comm *base, int to, const void *buf, size_t bytes, st
 static int shm_recv(struct comm *base, int from, void *buf, size_t bytes, struct err *e)
 {
     struct shm_comm *c = self(base);
-    comm_progress(base);
-    if (bytes > c->s->message_bytes || (from != base->rank + 1 && from != base->rank - 1))
-        BUG("a message of %zu bytes from member %d to %d", bytes, from, base->rank);
-    struct shm_channel *h = shm_channel(c->s, c->members[from], from < base->rank);
+    if (bytes > c->s->message_bytes)
+        BUG("a message of %zu bytes", bytes);
+    struct shm_channel *h = channel(c, from, base->rank);
     uint32_t taken = h->taken.value; /* only this rank writes it */
     struct shm_wait why = {.what = "recv", .members = &c->members[from], .count = 1};
     int r = shm_wait_change(c->s, &h->sent, taken, &why, e);
@@ -328,8 +285,7 @@ static int shm_recv(struct comm *base, int from, void *buf, size_t bytes, struct
 
 static int shm_barrier(struct comm *base, struct err *e)
 {
-    comm_progress(base);
-    return base->size > 1 ? meet(self(base), "barrier", e) : 0;
+    return meet(self(base), "barrier", e);
 }
 
 static struct shm_comm *new_comm(struct shm *s, enum comm_family family, int index,
@@ -367,15 +323,15 @@ static void close_world(struct shm *s)
         if (s->pidfds[r] >= 0)
             close(s->pidfds[r]);
     free(s->pidfds);
-    free(s->used_us);
     munmap(s->map, s->bytes);
+    pthread_mutex_destroy(&s->mutex);
     free(s);
 }
 
 static void shm_close(struct comm *base)
 {
     struct shm_comm *c = self(base);
-    if (c->family == COMM_WORLD)
+    if (c->base.family == COMM_WORLD)
         close_world(c->s);
     free(c->members);
     free(c);
@@ -402,7 +358,7 @@ static struct shm_comm *new_comm(struct shm *s, enum comm_family family, int ind
 {
     struct shm_comm *c = mem_zalloc(sizeof *c);
     c->s = s;
-    c->family = family;
+    comm_front(&c->base, &shm_verbs, family);
     c->sync = shm_sync(s, family, index);
     c->members = mem_alloc((size_t)size * sizeof *c->members);
     for (int i = 0; i < size; i++) {
@@ -410,7 +366,6 @@ static struct shm_comm *new_comm(struct shm *s, enum comm_family family, int ind
         if (c->members[i] == s->rank)
             c->base.rank = i;
     }
-    c->base.verbs = &shm_verbs;
     c->base.size = size;
     c->base.step = &s->step;
     c->base.progress = &shm_rank(s, s->rank)->progress;
@@ -434,13 +389,15 @@ int comm_shm_open(int fd, const struct comm_shm_options *o, struct comm **ret, s
     shm_layout(s, o);
     s->deadline_us = 1000LL * (o->deadline_ms > 0 ? o->deadline_ms : COMM_DEADLINE_MS);
     s->stop = o->stop;
+    s->owner = pthread_self();
+    pthread_mutex_init(&s->mutex, NULL);
     int r = map(s, fd, e);
     if (r < 0) {
+        pthread_mutex_destroy(&s->mutex);
         free(s);
         return r;
     }
     s->pidfds = mem_alloc((size_t)o->size * sizeof *s->pidfds);
-    s->used_us = mem_zalloc((size_t)o->size * sizeof *s->used_us);
     for (int i = 0; i < o->size; i++)
         s->pidfds[i] = -1;
     if ((r = shm_meet(s, e)) < 0) {

@@ -2,7 +2,7 @@
  *
  * A fresh memfd is all zeroes and that is a valid start, so ranks may come in any order:
  *
- *   header | a block per rank | a sync block per group | for each rank: channels, stage, memory
+ *   header | a block per rank | a sync block per group | for each rank: channels, stages, memory
  *
  * Whatever another rank wrote is data: it is compared or added up, never used as an index, a
  * length or a pointer without a check. A mad peer can spoil sums and make waits end with an error,
@@ -10,18 +10,20 @@
  *
  * Waiting. A word is watched by spinning when every rank has a core of its own (each is bound to
  * one, all different), for at most SPIN_US; then, or else at once, by futex in slices of TICK_MS.
- * Between slices the waiter looks at the abort word, at the members it waits for (pidfds) and at
- * the clock.
+ * Only the thread that opened the world spins: another one would take the core from it. Between
+ * slices the waiter looks at the abort word, at the members it waits for (pidfds) and at the clock.
  */
 #ifndef TRAINYARD_TRAINER_COMM_SHM_MAP_H
 #define TRAINYARD_TRAINER_COMM_SHM_MAP_H
 
+#include <pthread.h>
 #include <stdint.h>
 
 #include "trainer/comm.h"
 
 #define LINE     64           /* bytes of a cache line */
 #define SLOTS    2            /* messages on their way in a channel */
+#define CHANNELS 4            /* of a rank: a pipeline's two families, to the next and previous */
 #define STAGE    (256 * 1024) /* bytes: what is not in shared memory goes through in such pieces */
 #define WHY_SIZE 256
 
@@ -69,13 +71,15 @@ struct shm {
     size_t bytes;
     int rank, size;
     size_t ranks_at, syncs_at, regions_at; /* offsets */
-    size_t region_bytes, channel_bytes;    /* a region: two channels, the stage, the memory */
+    size_t region_bytes, channel_bytes;    /* a region: channels, a stage per family, the memory */
     size_t memory_bytes, memory_used, message_bytes;
     int64_t deadline_us;
     int spin;
-    int *pidfds;      /* [size], -1 where not opened yet */
-    int64_t *used_us; /* [size]: processor time, at half of the deadline */
+    pthread_t owner;       /* who opened the world */
+    pthread_mutex_t mutex; /* over pidfds and over giving up */
+    int *pidfds;           /* [size], -1 where not opened yet */
     int64_t step;
+    int gave_up;
     char boot_id[40];
     const volatile int *stop;
 };
@@ -84,9 +88,10 @@ void shm_layout(struct shm *s, const struct comm_shm_options *o);
 struct shm_header *shm_head(const struct shm *s);
 struct shm_rank *shm_rank(const struct shm *s, int rank);
 struct shm_sync *shm_sync(const struct shm *s, enum comm_family family, int index);
-/* The channel from `rank` to its next (forward 1) or previous (0) group member. */
-struct shm_channel *shm_channel(const struct shm *s, int rank, int forward);
-char *shm_stage(const struct shm *s, int rank);
+/* The channel from `rank` to its next or previous member in a pipeline's first or backward family.
+ */
+struct shm_channel *shm_channel(const struct shm *s, int rank, int is_back, int is_next);
+char *shm_stage(const struct shm *s, int rank, enum comm_family family);
 char *shm_memory(const struct shm *s, int rank);
 
 /* Where a wait stands, for its sentence: "all_reduce", and the world ranks that can end it. */

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -34,9 +35,11 @@ void shm_layout(struct shm *s, const struct comm_shm_options *o)
     s->memory_bytes = round_up(o->memory_bytes, 4096);
     s->ranks_at = sizeof(struct shm_header);
     s->syncs_at = s->ranks_at + n * sizeof(struct shm_rank);
-    s->regions_at = round_up(s->syncs_at + (1 + 2 * n) * sizeof(struct shm_sync), 4096);
+    s->regions_at =
+        round_up(s->syncs_at + (1 + (COMM_FAMILY__MAX - 1) * n) * sizeof(struct shm_sync), 4096);
     s->channel_bytes = sizeof(struct shm_channel) + SLOTS * s->message_bytes;
-    s->region_bytes = round_up(2 * s->channel_bytes, 4096) + STAGE + s->memory_bytes;
+    s->region_bytes =
+        round_up(CHANNELS * s->channel_bytes, 4096) + COMM_FAMILY__MAX * STAGE + s->memory_bytes;
     s->bytes = s->regions_at + n * s->region_bytes;
 }
 
@@ -59,7 +62,7 @@ struct shm_rank *shm_rank(const struct shm *s, int rank)
 
 struct shm_sync *shm_sync(const struct shm *s, enum comm_family family, int index)
 {
-    int at = family == COMM_WORLD ? 0 : 1 + (family == COMM_PIPELINE ? s->size : 0) + index;
+    int at = family == COMM_WORLD ? 0 : 1 + ((int)family - 1) * s->size + index;
     return (struct shm_sync *)(s->map + s->syncs_at) + at;
 }
 
@@ -68,19 +71,20 @@ static char *region(const struct shm *s, int rank)
     return s->map + s->regions_at + (size_t)rank * s->region_bytes;
 }
 
-struct shm_channel *shm_channel(const struct shm *s, int rank, int forward)
+struct shm_channel *shm_channel(const struct shm *s, int rank, int is_back, int is_next)
 {
-    return (struct shm_channel *)(region(s, rank) + (forward ? 0 : s->channel_bytes));
+    size_t at = (size_t)(2 * is_back + is_next) * s->channel_bytes;
+    return (struct shm_channel *)(region(s, rank) + at);
 }
 
-char *shm_stage(const struct shm *s, int rank)
+char *shm_stage(const struct shm *s, int rank, enum comm_family family)
 {
-    return region(s, rank) + round_up(2 * s->channel_bytes, 4096);
+    return region(s, rank) + round_up(CHANNELS * s->channel_bytes, 4096) + (size_t)family * STAGE;
 }
 
 char *shm_memory(const struct shm *s, int rank)
 {
-    return shm_stage(s, rank) + STAGE;
+    return shm_stage(s, rank, COMM_FAMILY__MAX);
 }
 
 /* ---- who is gone ---- */
@@ -90,27 +94,43 @@ static pid_t pid_of(const struct shm *s, int rank)
     return __atomic_load_n(&shm_rank(s, rank)->pid, __ATOMIC_ACQUIRE);
 }
 
-/* 1 if that rank has come and its process has ended. */
+/* A descriptor of that rank's process, kept open; the error where there is none. */
+static int pidfd_of(struct shm *s, int rank)
+{
+    int r = 0;
+    pthread_mutex_lock(&s->mutex);
+    if (s->pidfds[rank] < 0) {
+        struct proc_identity id = {.pid = pid_of(s, rank),
+                                   .start_time = shm_rank(s, rank)->start_time};
+        memcpy(id.boot_id, s->boot_id, sizeof id.boot_id);
+        r = proc_open(&id, &s->pidfds[rank], NULL);
+    }
+    int fd = s->pidfds[rank];
+    pthread_mutex_unlock(&s->mutex);
+    return r < 0 ? r : fd;
+}
+
+/* 1 if that rank has come and its process has ended, or does so within `ms`. */
+static int is_gone_in(struct shm *s, int rank, int ms)
+{
+    if (rank == s->rank || pid_of(s, rank) <= 0)
+        return 0;
+    int fd = pidfd_of(s, rank);
+    if (fd < 0)
+        return fd == ERR_NOT_FOUND;
+    return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, ms) > 0;
+}
+
 static int is_gone(struct shm *s, int rank)
 {
-    pid_t pid = pid_of(s, rank);
-    if (rank == s->rank || pid <= 0)
-        return 0;
-    if (s->pidfds[rank] < 0) {
-        struct proc_identity id = {.pid = pid, .start_time = shm_rank(s, rank)->start_time};
-        memcpy(id.boot_id, s->boot_id, sizeof id.boot_id);
-        int r = proc_open(&id, &s->pidfds[rank], NULL);
-        if (r < 0)
-            return r == ERR_NOT_FOUND;
-    }
-    struct pollfd p = {.fd = s->pidfds[rank], .events = POLLIN};
-    return poll(&p, 1, 0) > 0;
+    return is_gone_in(s, rank, 0);
 }
 
 static int say_where(const struct shm *s, const char *what, char *out, size_t size)
 {
-    if (s->step > 0)
-        return snprintf(out, size, "in %s at step %lld", what, (long long)s->step);
+    int64_t step = __atomic_load_n(&s->step, __ATOMIC_RELAXED);
+    if (step > 0)
+        return snprintf(out, size, "in %s at step %lld", what, (long long)step);
     return snprintf(out, size, "in %s", what);
 }
 
@@ -131,12 +151,7 @@ static int say_gave_up(struct shm *s, int rank, struct err *e)
     for (char *p = why; *p; p++)
         if (*p < ' ' || *p > '~')
             *p = '?';
-    for (int64_t until = clock_boottime_us() + LINGER_MS * 1000;
-         !is_gone(s, rank) && clock_boottime_us() < until;)
-        if (s->pidfds[rank] >= 0)
-            poll(&(struct pollfd){.fd = s->pidfds[rank], .events = POLLIN}, 1, LINGER_MS);
-        else
-            break;
+    is_gone_in(s, rank, LINGER_MS);
     return err_set(e, ERR_PEER, "Rank %d (pid %d) gave up: %s", rank, (int)pid_of(s, rank), why);
 }
 
@@ -149,7 +164,11 @@ static void set_abort(struct shm *s, uint32_t value)
 
 void shm_give_up(struct shm *s, const char *why)
 {
-    snprintf(shm_rank(s, s->rank)->why, WHY_SIZE, "%s", why);
+    pthread_mutex_lock(&s->mutex);
+    if (!s->gave_up)
+        snprintf(shm_rank(s, s->rank)->why, WHY_SIZE, "%s", why);
+    s->gave_up = 1;
+    pthread_mutex_unlock(&s->mutex);
     set_abort(s, GAVE_UP | ((uint32_t)s->rank + 1));
 }
 
@@ -158,8 +177,10 @@ static int say_abort(struct shm *s, const struct shm_wait *why, struct err *e)
 {
     uint32_t ended = __atomic_load_n(&shm_head(s)->abort, __ATOMIC_ACQUIRE);
     uint32_t who = ended & ~GAVE_UP;
-    if (who == 0 || who > (uint32_t)s->size || who == (uint32_t)s->rank + 1)
+    if (who == 0 || who > (uint32_t)s->size)
         return 0;
+    if (who == (uint32_t)s->rank + 1) /* another thread of this rank has said so */
+        return err_set(e, ERR_PEER, "Rank %d gave up.", s->rank);
     return ended & GAVE_UP ? say_gave_up(s, (int)who - 1, e)
                            : say_gone(s, (int)who - 1, why->what, e);
 }
@@ -265,14 +286,31 @@ static int64_t used_us(const struct shm *s, int rank)
 struct vigil {
     int64_t since, halfway; /* boot time; halfway 0: not there yet */
     uint64_t progress;
+    int64_t *used_us; /* [size]: processor time at half of the deadline; NULL: not there yet */
 };
 
-static int anyone_works(const struct shm *s, int64_t took_us)
+static int anyone_works(const struct shm *s, const struct vigil *v, int64_t took_us)
 {
     for (int r = 0; r < s->size; r++)
-        if (r != s->rank && (used_us(s, r) - s->used_us[r]) * 50 > took_us)
+        if (r != s->rank && (used_us(s, r) - v->used_us[r]) * 50 > took_us)
             return 1;
     return 0;
+}
+
+static void begin_again(struct vigil *v, int64_t now, uint64_t progress)
+{
+    v->since = now;
+    v->halfway = 0;
+    v->progress = progress;
+}
+
+static void look_at_clocks(struct shm *s, struct vigil *v, int64_t now)
+{
+    v->halfway = now;
+    if (!v->used_us)
+        v->used_us = mem_alloc((size_t)s->size * sizeof *v->used_us);
+    for (int r = 0; r < s->size; r++)
+        v->used_us[r] = used_us(s, r);
 }
 
 /* 1 if the deadline has passed. */
@@ -281,23 +319,20 @@ static int is_late(struct shm *s, struct vigil *v)
     int64_t now = clock_boottime_us();
     uint64_t progress = progress_of_all(s);
     if (progress != v->progress) {
-        *v = (struct vigil){.since = now, .progress = progress};
+        begin_again(v, now, progress);
     } else if (!v->halfway && now - v->since > s->deadline_us / 2) {
-        v->halfway = now;
-        for (int r = 0; r < s->size; r++)
-            s->used_us[r] = used_us(s, r);
+        look_at_clocks(s, v, now);
     } else if (now - v->since > s->deadline_us) {
-        if (!anyone_works(s, now - v->halfway))
+        if (!anyone_works(s, v, now - v->halfway))
             return 1;
-        *v = (struct vigil){.since = now, .progress = progress};
+        begin_again(v, now, progress);
     }
     return 0;
 }
 
-static int sleep_until_change(struct shm *s, struct word *w, uint32_t old,
-                              const struct shm_wait *why, struct err *e)
+static int keep_vigil(struct shm *s, struct word *w, uint32_t old, const struct shm_wait *why,
+                      struct vigil *v, struct err *e)
 {
-    struct vigil v = {.since = clock_boottime_us(), .progress = progress_of_all(s)};
     while (!changed(w, old)) {
         __atomic_fetch_add(&w->sleepers, 1, __ATOMIC_SEQ_CST);
         futex_wait(&w->value, old, TICK_MS);
@@ -307,16 +342,27 @@ static int sleep_until_change(struct shm *s, struct word *w, uint32_t old,
         int r = look_round(s, w, old, why, e);
         if (r < 0)
             return r;
-        if (is_late(s, &v))
+        if (is_late(s, v))
             return say_late(s, why, e);
     }
     return 0;
 }
 
+static int sleep_until_change(struct shm *s, struct word *w, uint32_t old,
+                              const struct shm_wait *why, struct err *e)
+{
+    struct vigil v = {.since = clock_boottime_us(), .progress = progress_of_all(s)};
+    int r = keep_vigil(s, w, old, why, &v, e);
+    free(v.used_us);
+    return r;
+}
+
 int shm_wait_change(struct shm *s, struct word *w, uint32_t old, const struct shm_wait *why,
                     struct err *e)
 {
-    if (changed(w, old) || (s->spin && spin(w, old)))
+    if (changed(w, old))
+        return 0;
+    if (s->spin && pthread_equal(pthread_self(), s->owner) && spin(w, old))
         return 0;
     return sleep_until_change(s, w, old, why, e);
 }

@@ -306,7 +306,7 @@ int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret
 {
     struct items items;
     struct tally mine;
-    *g->mesh.world->step = g->step + 1;
+    comm_set_step(g->mesh.world, g->step + 1);
     share_items(&g->share, step_in_epoch, &items);
     int r = train_share(g, &items, e);
     if (r < 0)

@@ -2,6 +2,7 @@
  * at one, two and prime numbers of ranks; groups and channels; and the ways a gang ends: a rank
  * killed, stopped, giving up, never coming, or writing rubbish. */
 #include <math.h>
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -162,6 +163,89 @@ static int sums_of_doubles(struct comm *world, int fd)
     return 0;
 }
 
+/* Numbers whose sums depend on the order. */
+static double rough(int rank, size_t i)
+{
+    uint64_t x = (uint64_t)(rank + 1) * 0x9e3779b97f4a7c15u + i * 0xbf58476d1ce4e5b9u;
+    x ^= x >> 31;
+    x *= 0x94d049bb133111ebu;
+    return ldexp((double)(int32_t)(x >> 32) / 2147483648.0, (int)(x % 24) - 12);
+}
+
+/* The tree of comm.h, written down another way: neighbours are added, level by level. */
+static float tree_f32(int size, size_t i)
+{
+    float x[16];
+    for (int r = 0; r < size; r++)
+        x[r] = (float)rough(r, i);
+    for (int left = size; left > 1; left = (left + 1) / 2)
+        for (int k = 0; k < (left + 1) / 2; k++)
+            x[k] = 2 * k + 1 < left ? x[2 * k] + x[2 * k + 1] : x[2 * k];
+    return x[0];
+}
+
+static double tree_f64(int size, size_t i)
+{
+    double x[16];
+    for (int r = 0; r < size; r++)
+        x[r] = rough(r, i);
+    for (int left = size; left > 1; left = (left + 1) / 2)
+        for (int k = 0; k < (left + 1) / 2; k++)
+            x[k] = 2 * k + 1 < left ? x[2 * k] + x[2 * k + 1] : x[2 * k];
+    return x[0];
+}
+
+static int reduce_rough_floats(struct comm *world, float *buf, size_t n)
+{
+    struct err e;
+    size_t begin, end;
+    for (size_t i = 0; i < n; i++)
+        buf[i] = (float)rough(world->rank, i);
+    CHECK(world->verbs->all_reduce(world, buf, n, COMM_F32, &e) == 0);
+    for (size_t i = 0; i < n; i++)
+        CHECK(buf[i] == tree_f32(world->size, i));
+    for (size_t i = 0; i < n; i++)
+        buf[i] = (float)rough(world->rank, i);
+    CHECK(world->verbs->reduce_scatter(world, buf, n, COMM_F32, &e) == 0);
+    comm_part(n, world->size, world->rank, &begin, &end);
+    for (size_t i = begin; i < end; i++)
+        CHECK(buf[i] == tree_f32(world->size, i));
+    return 0;
+}
+
+static int reduce_rough_doubles(struct comm *world, double *buf, size_t n)
+{
+    struct err e;
+    for (size_t i = 0; i < n; i++)
+        buf[i] = rough(world->rank, i);
+    CHECK(world->verbs->all_reduce(world, buf, n, COMM_F64, &e) == 0);
+    for (size_t i = 0; i < n; i++)
+        CHECK(buf[i] == tree_f64(world->size, i));
+    return 0;
+}
+
+static int sums_in_a_tree(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    void *shared;
+    CHECK(world->verbs->memory(world, 100000 * sizeof(double), &shared, &e) == 0);
+    CLEANUP(mem_freep) void *own = mem_alloc(100000 * sizeof(double));
+    for (size_t n = 1; n < 100000; n = n * 5 + 3)
+        if (reduce_rough_floats(world, shared, n) || reduce_rough_floats(world, own, n) ||
+            reduce_rough_doubles(world, shared, n) || reduce_rough_doubles(world, own, n))
+            return 1;
+    return 0;
+}
+
+static void sums_have_the_bits_of_the_tree(void **state)
+{
+    (void)state;
+    static const int SIZES[] = {2, 3, 4, 5, 6, 7, 8, 11, 16};
+    for (size_t s = 0; s < ARRAY_LEN(SIZES); s++)
+        expect_all(SIZES[s], sums_in_a_tree);
+}
+
 static void all_sums_are_exact(void **state)
 {
     (void)state;
@@ -219,10 +303,24 @@ static int exchanges(struct comm *world, int fd)
     return 0;
 }
 
-/* A message goes up the line and comes back down, growing on the way. */
-static int lines(struct comm *world, int fd)
+/* The group of all ranks in a family. */
+static struct comm *everyone(struct comm *world, enum comm_family family)
 {
-    (void)fd;
+    int members[16];
+    struct comm *all;
+    struct err e;
+    for (int r = 0; r < world->size; r++)
+        members[r] = r;
+    if (world->verbs->group(world, family, 0, members, world->size, &all, &e) < 0) {
+        fprintf(stderr, "%s\n", e.text);
+        _exit(98);
+    }
+    return all;
+}
+
+/* A message goes up the line and comes back down, growing on the way. */
+static int line_of(struct comm *world)
+{
     struct err e;
     CLEANUP(mem_freep) unsigned char *m = mem_zalloc(MESSAGE);
     int up = world->rank + 1, down = world->rank - 1;
@@ -244,6 +342,165 @@ static int lines(struct comm *world, int fd)
             CHECK(world->verbs->send(world, down, m, n, &e) == 0);
     }
     return 0;
+}
+
+static int lines(struct comm *world, int fd)
+{
+    (void)fd;
+    struct comm *line = everyone(world, COMM_PIPELINE);
+    int r = line_of(line);
+    comm_close(line);
+    return r;
+}
+
+/* Chunks on a ring: each round two messages go round forward and two backward, all sent before any
+ * is received; in a ring of two both families go from and to the same member. */
+static int rings(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    struct comm *way[2] = {everyone(world, COMM_PIPELINE), everyone(world, COMM_PIPELINE_BACK)};
+    int next = (world->rank + 1) % world->size;
+    int previous = (world->rank + world->size - 1) % world->size;
+    for (int round = 0; round < 100; round++) {
+        for (int i = 0; i < 4; i++) {
+            int m[3] = {world->rank, i, round};
+            struct comm *c = way[i & 1];
+            CHECK(c->verbs->send(c, i & 1 ? previous : next, m, sizeof m, &e) == 0);
+        }
+        for (int i = 3; i >= 0; i--) { /* each family in its order, backward first */
+            int m[3], sent = i & 1 ? (i == 3 ? 1 : 3) : (i == 2 ? 0 : 2);
+            struct comm *c = way[i & 1];
+            int from = i & 1 ? next : previous;
+            CHECK(c->verbs->recv(c, from, m, sizeof m, &e) == 0);
+            CHECK(m[0] == from && m[1] == sent && m[2] == round);
+        }
+    }
+    comm_close(way[0]);
+    comm_close(way[1]);
+    return 0;
+}
+
+/* Payloads of equal length at equal steps, and bytes at any length. */
+static int gathers_bytes(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    CLEANUP(mem_freep) unsigned char *buf = mem_zalloc(600000);
+    static const size_t EACH[] = {16, 48, 16000, 70000 / 16 * 16};
+    for (size_t i = 0; i < ARRAY_LEN(EACH); i++) {
+        size_t n = EACH[i], size = (size_t)world->size;
+        memset(buf + (size_t)world->rank * n, world->rank + 1, n);
+        CHECK(world->verbs->all_gather(world, buf, size * n, COMM_U8, &e) == 0);
+        for (size_t at = 0; at < size * n; at++)
+            CHECK(buf[at] == at / n + 1);
+    }
+    size_t begin, end, odd = 1237;
+    memset(buf, 0, odd);
+    comm_part(odd, world->size, world->rank, &begin, &end);
+    memset(buf + begin, 7, end - begin);
+    CHECK(world->verbs->all_gather(world, buf, odd, COMM_U8, &e) == 0);
+    for (size_t at = 0; at < odd; at++)
+        CHECK(buf[at] == 7);
+    return 0;
+}
+
+/* ---- two threads ---- */
+
+struct other {
+    struct comm *group;
+    float *buf;
+    int failed;
+};
+
+/* Buckets of gradients on the replicas' group, while the main thread uses the others. */
+static void *sum_buckets(void *context)
+{
+    struct other *o = context;
+    struct err e;
+    for (int round = 1; round <= 300; round++) {
+        size_t n = (size_t)(round * 37 % 6000) + 1;
+        for (size_t i = 0; i < n; i++)
+            o->buf[i] = (float)(round + (int)(i % 5));
+        if (o->group->verbs->all_reduce(o->group, o->buf, n, COMM_F32, &e) < 0)
+            o->failed = 1;
+        for (size_t i = 0; i < n && !o->failed; i++)
+            o->failed |= o->buf[i] != (float)(o->group->size * (round + (int)(i % 5)));
+    }
+    return NULL;
+}
+
+static int two_threads_on(struct comm *world, float *buckets, float *own)
+{
+    struct err e;
+    struct other o = {.group = everyone(world, COMM_DATA), .buf = buckets};
+    struct comm *line = everyone(world, COMM_PIPELINE), *tensor = everyone(world, COMM_TENSOR);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, sum_buckets, &o) == 0);
+    for (int round = 0; round < 300; round++) {
+        size_t n = (size_t)(round * 53 % 5000) + 1;
+        comm_set_step(world, round);
+        for (size_t i = 0; i < n; i++)
+            own[i] = 1;
+        CHECK(tensor->verbs->all_reduce(tensor, own, n, COMM_F32, &e) == 0);
+        for (size_t i = 0; i < n; i++)
+            CHECK(own[i] == (float)world->size);
+        if (round % 100 == 0)
+            CHECK(line_of(line) == 0);
+    }
+    CHECK(pthread_join(thread, NULL) == 0 && !o.failed);
+    struct comm_meter m = comm_meter(o.group);
+    CHECK(m.us > 0 && m.bytes > 300 * 4);
+    comm_close(o.group);
+    comm_close(line);
+    comm_close(tensor);
+    return 0;
+}
+
+static int two_threads(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    void *shared;
+    CHECK(world->verbs->memory(world, 6000 * sizeof(float), &shared, &e) == 0);
+    CLEANUP(mem_freep) float *a = mem_alloc(6000 * sizeof *a), *b = mem_alloc(6000 * sizeof *b);
+    return two_threads_on(world, shared, a) || two_threads_on(world, a, b);
+}
+
+static void *wait_in_vain(void *context)
+{
+    struct other *o = context;
+    struct err e;
+    o->failed = o->group->verbs->barrier(o->group, &e);
+    return NULL;
+}
+
+/* The main thread of rank 0 gives up while its other thread waits: both ranks' threads end. */
+static int giving_up_ends_the_other_thread(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    struct other o = {.group = everyone(world, COMM_DATA)};
+    pthread_t thread;
+    if (world->rank == 1) {
+        CHECK(world->verbs->barrier(world, &e) == ERR_PEER);
+        CHECK(strstr(e.text, "gave up: enough"));
+        return 0;
+    }
+    CHECK(pthread_create(&thread, NULL, wait_in_vain, &o) == 0);
+    usleep(100000);
+    world->verbs->give_up(world, "enough");
+    CHECK(pthread_join(thread, NULL) == 0 && o.failed == ERR_PEER);
+    comm_close(o.group);
+    return 0;
+}
+
+static void two_threads_of_a_rank(void **state)
+{
+    (void)state;
+    expect_all(2, two_threads);
+    expect_all(3, two_threads);
+    expect_all(2, giving_up_ends_the_other_thread);
 }
 
 /* Six ranks as a mesh of 3 x 2: both families at work in turn. */
@@ -278,6 +535,11 @@ static void verbs_between_processes(void **state)
     expect_all(1, lines);
     expect_all(2, lines);
     expect_all(4, lines);
+    expect_all(2, rings);
+    expect_all(3, rings);
+    expect_all(1, gathers_bytes);
+    expect_all(2, gathers_bytes);
+    expect_all(5, gathers_bytes);
     expect_all(6, meshes);
 }
 
@@ -307,8 +569,10 @@ static int step_for_ever(struct comm *world, int fd)
     struct err e = {0};
     float x[5000] = {0};
     int r = 0;
-    for (*world->step = 1; r == 0; ++*world->step)
+    for (int64_t step = 1; r == 0; step++) {
+        comm_set_step(world, step);
         r = world->verbs->all_reduce(world, x, 5000, COMM_F32, &e);
+    }
     int named = strstr(e.text, "Rank 1 (pid ") != NULL && strstr(e.text, "in all_reduce at step ");
     if (r == ERR_PEER)
         return named || strstr(e.text, "gave up: I am tired") ? 10 : 11;
@@ -479,6 +743,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_cover_everything_once),
         cmocka_unit_test(all_sums_are_exact),
+        cmocka_unit_test(sums_have_the_bits_of_the_tree),
+        cmocka_unit_test(two_threads_of_a_rank),
         cmocka_unit_test(verbs_between_processes),
         cmocka_unit_test(memory_is_bounded),
         cmocka_unit_test(a_killed_rank_ends_the_others),
