@@ -1,7 +1,7 @@
 /* joblists.c: labels, and the lists of jobs that are filtered by them, by state and by user.
  *
  * A list walks an index that has both the filter and the order, once for each state that is asked
- * for, and then fetches the rows that made the page: at most 7 * limit index entries and `limit`
+ * for, and then fetches the rows that made the page: at most 8 * limit index entries and `limit`
  * rows. The one filter without an index of its own is a user together with a label: it walks the
  * label's entries, which hold the user, at some ten million a second.
  */

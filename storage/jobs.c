@@ -9,7 +9,7 @@
 static const char *const state_names[] = {
     [JOB_PENDING] = "pending",     [JOB_STARTING] = "starting",   [JOB_RUNNING] = "running",
     [JOB_STOPPING] = "stopping",   [JOB_SUCCEEDED] = "succeeded", [JOB_FAILED] = "failed",
-    [JOB_CANCELLED] = "cancelled",
+    [JOB_CANCELLED] = "cancelled", [JOB_SUSPENDED] = "suspended",
 };
 _Static_assert(ARRAY_LEN(state_names) == JOB_STATE__MAX, "every state has a name");
 
@@ -39,6 +39,8 @@ void job_row_done(struct job_row *r)
     free(r->spec);
     free(r->plan);
     free(r->exit);
+    free(r->checkpoint_node);
+    free(r->checkpoint_share);
     *r = (struct job_row){0};
 }
 
@@ -72,6 +74,15 @@ void db_job_read_slim(struct stmt *q, void *row)
     r->steps = stmt_get_int(q);
     r->exit = stmt_get_text(q);
     r->version = stmt_get_int(q);
+    r->moved_us = stmt_get_int(q);
+    r->keep = stmt_get_int(q);
+    r->max_restarts = stmt_get_int(q);
+    r->restarts = stmt_get_int(q);
+    r->failed_starts = stmt_get_int(q);
+    r->saved = (int)stmt_get_int(q);
+    r->checkpoint_step = stmt_get_int(q);
+    r->checkpoint_node = stmt_get_text(q);
+    r->checkpoint_share = stmt_get_text(q);
     r->plan = stmt_get_text(q);
 }
 
@@ -143,7 +154,7 @@ int store_job_count(struct store *s, int64_t counts[JOB_STATE__MAX], struct err 
 {
     CLEANUP(stmt_close) struct stmt q = {0};
     int64_t n[JOB_STATE__MAX] = {0};
-    int r = stmt_read(&q, s, "SELECT state, n FROM job_counts LIMIT 7", e);
+    int r = stmt_read(&q, s, "SELECT state, n FROM job_counts LIMIT 8", e);
     if (r < 0)
         return r;
     while ((r = stmt_step(&q, e)) == 1) {
@@ -159,8 +170,9 @@ int store_job_count(struct store *s, int64_t counts[JOB_STATE__MAX], struct err 
 /* ---- inserting ---- */
 static const char insert_job[] =
     "INSERT INTO jobs (id, name, user, state, reason_code, reason, priority, devices, device_kind,"
-    " memory, submitted_us, started_us, finished_us, attempt, epoch, step, steps, exit, version)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)";
+    " memory, submitted_us, started_us, finished_us, attempt, epoch, step, steps, exit, moved_us,"
+    " keep, max_restarts, restarts, failed_starts, version)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)";
 
 static int insert_slim(struct store *s, const struct job_row *r, int64_t *ret_seq, struct err *e)
 {
@@ -186,6 +198,11 @@ static int insert_slim(struct store *s, const struct job_row *r, int64_t *ret_se
     stmt_int(&q, r->step);
     stmt_int(&q, r->steps);
     stmt_text(&q, r->exit);
+    stmt_int(&q, r->moved_us);
+    stmt_int(&q, r->keep);
+    stmt_int(&q, r->max_restarts);
+    stmt_int(&q, r->restarts);
+    stmt_int(&q, r->failed_starts);
     n = stmt_run(&q, e);
     if (n == ERR_CONFLICT)
         return err_set(e, n, "there is a job %.60s already", r->id);
@@ -263,11 +280,13 @@ static int job_standing(struct store *s, const char *id, struct standing *ret, s
 
 static const char move_job[] =
     "UPDATE jobs SET state = ?, reason_code = ?, reason = ?, submitted_us = ?, started_us = ?,"
-    " finished_us = ?, attempt = ?, exit = ?, version = version + 1 WHERE seq = ?";
+    " finished_us = ?, attempt = ?, exit = ?, moved_us = ?, restarts = ?, failed_starts = ?,"
+    " version = version + 1 WHERE seq = ?";
 /* Of a job whose state stays: no index needs to change. */
 static const char restate_job[] =
     "UPDATE jobs SET reason_code = ?, reason = ?, submitted_us = ?, started_us = ?,"
-    " finished_us = ?, attempt = ?, exit = ?, version = version + 1 WHERE seq = ?";
+    " finished_us = ?, attempt = ?, exit = ?, moved_us = ?, restarts = ?, failed_starts = ?,"
+    " version = version + 1 WHERE seq = ?";
 
 static int move_slim(struct store *s, const struct job_row *r, int64_t seq, int stays,
                      struct err *e)
@@ -285,6 +304,9 @@ static int move_slim(struct store *s, const struct job_row *r, int64_t seq, int 
     stmt_int(&q, r->finished_us);
     stmt_int(&q, r->attempt);
     stmt_text(&q, r->exit);
+    stmt_int(&q, r->moved_us);
+    stmt_int(&q, r->restarts);
+    stmt_int(&q, r->failed_starts);
     stmt_int(&q, seq);
     n = stmt_run(&q, e);
     return n < 0 ? n : 0;

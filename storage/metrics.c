@@ -12,7 +12,8 @@
 
 static const char put_step[] =
     "REPLACE INTO steps (job, step, attempt, epoch, loss, grad_norm, learning_rate, time_us,"
-    " samples_per_second) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    " samples_per_second, comm_exposed_us, comm_hidden_us)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, -1), nullif(?, -1))";
 
 int store_step_put(struct store *s, const char *job_id, const struct step_row *r, struct err *e)
 {
@@ -32,12 +33,15 @@ int store_step_put(struct store *s, const char *job_id, const struct step_row *r
     stmt_real(&q, r->learning_rate);
     stmt_int(&q, r->time_us);
     stmt_real(&q, r->samples_per_second);
+    stmt_int(&q, r->comm_exposed_us);
+    stmt_int(&q, r->comm_hidden_us);
     n = stmt_run(&q, e);
     return n < 0 ? n : 0;
 }
 
 #define STEP_COLUMNS                                                                               \
-    "attempt, step, epoch, loss, grad_norm, learning_rate, time_us, samples_per_second "
+    "attempt, step, epoch, loss, grad_norm, learning_rate, time_us, samples_per_second, "          \
+    "ifnull(comm_exposed_us, -1), ifnull(comm_hidden_us, -1) "
 
 static void step_read(struct stmt *q, void *row)
 {
@@ -50,6 +54,8 @@ static void step_read(struct stmt *q, void *row)
     r->learning_rate = stmt_get_real(q);
     r->time_us = stmt_get_int(q);
     r->samples_per_second = stmt_get_real(q);
+    r->comm_exposed_us = stmt_get_int(q);
+    r->comm_hidden_us = stmt_get_int(q);
 }
 
 /* Attempts of a step come in ascending order, so the last row of a step is the one; reading stops
@@ -208,4 +214,37 @@ int store_epoch_list(struct store *s, const char *job_id, int64_t after, int lim
     stmt_int(&q, after);
     stmt_int(&q, limit);
     return stmt_rows(&q, limit, rows, sizeof *rows, epoch_read, epoch_done, e);
+}
+
+/* ---- going on from an earlier step ---- */
+static const char drop_steps[] = "DELETE FROM steps WHERE job = ? AND step > ? AND attempt < ?";
+/* The epoch of the first step after that one, and those that follow, had not ended by then. */
+static const char drop_epochs[] =
+    "DELETE FROM epochs WHERE job = ?1 AND attempt < ?3 AND epoch >= (SELECT epoch FROM steps"
+    " WHERE job = ?1 AND step > ?2 AND attempt < ?3 ORDER BY step LIMIT 1)";
+
+static int drop_from(struct store *s, const char *sql, int64_t job, int64_t attempt, int64_t step,
+                     struct err *e)
+{
+    CLEANUP(stmt_close) struct stmt q = {0};
+    int r = stmt_write(&q, s, sql, e);
+    if (r < 0)
+        return r;
+    stmt_int(&q, job);
+    stmt_int(&q, step);
+    stmt_int(&q, attempt);
+    r = stmt_run(&q, e);
+    return r < 0 ? r : 0;
+}
+
+int store_metrics_rewind(struct store *s, const char *job_id, int64_t attempt, int64_t step,
+                         struct err *e)
+{
+    int64_t job = 0;
+    int r = db_job_seq(s, job_id, &job, e);
+    if (r == 0)
+        r = drop_from(s, drop_epochs, job, attempt, step, e);
+    if (r == 0)
+        r = drop_from(s, drop_steps, job, attempt, step, e);
+    return r;
 }

@@ -21,7 +21,7 @@
 
 #include "base/clock.h"
 
-_Static_assert(JOB_PENDING == 0 && JOB_CANCELLED == 6 && JOB_STATE__MAX == 7,
+_Static_assert(JOB_PENDING == 0 && JOB_SUSPENDED == 7 && JOB_STATE__MAX == 8,
                "the numbers of job states are in the database: append, with a migration");
 _Static_assert(ATTEMPT_LAUNCHING == 0 && ATTEMPT_ENDED == 3 && ATTEMPT_STATE__MAX == 4,
                "the numbers of attempt states are in the database: append, with a migration");
@@ -168,7 +168,44 @@ static const char schema_1[] =
     "  PRIMARY KEY (job, epoch, attempt)"
     ") STRICT, WITHOUT ROWID;";
 
-static const char *const migrations[] = {schema_1};
+/* A check is part of a table's text alone, so that a new state needs no copy of the table: the text
+ * is edited, as SQLite's documentation of ALTER TABLE describes it (which is why migrations run
+ * without SQLITE_DBCONFIG_DEFENSIVE). Jobs of before have no restarts, for they were submitted when
+ * there were none. */
+static const char schema_2[] =
+    "PRAGMA writable_schema = ON;"
+    "UPDATE sqlite_schema SET sql = replace(sql, 'state BETWEEN 0 AND 6', 'state BETWEEN 0 AND 7')"
+    " WHERE type = 'table' AND name = 'jobs';"
+    "PRAGMA writable_schema = RESET;"
+    "INSERT INTO job_counts VALUES (7, 0);"
+
+    "ALTER TABLE jobs ADD COLUMN moved_us INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN keep INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN max_restarts INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN failed_starts INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN saved INTEGER NOT NULL DEFAULT 0;"
+    "UPDATE jobs SET keep = 2 WHERE seq IN (SELECT job FROM job_documents WHERE"
+    " CASE WHEN json_valid(spec) THEN json_type(spec, '$.command') IS NULL ELSE 0 END);"
+
+    "ALTER TABLE steps ADD COLUMN comm_exposed_us INTEGER;" /* NULL: not told */
+    "ALTER TABLE steps ADD COLUMN comm_hidden_us INTEGER;"
+
+    "CREATE TABLE checkpoints ("
+    "  job INTEGER NOT NULL REFERENCES jobs (seq),"
+    "  step INTEGER NOT NULL CHECK (step >= 0),"
+    "  attempt INTEGER NOT NULL,"
+    "  epoch INTEGER NOT NULL,"
+    "  name TEXT NOT NULL,"
+    "  bytes INTEGER NOT NULL,"
+    "  sum TEXT NOT NULL,"
+    "  node TEXT NOT NULL REFERENCES nodes (name),"
+    "  share TEXT NOT NULL," /* "": the node's own disk */
+    "  at_us INTEGER NOT NULL,"
+    "  PRIMARY KEY (job, step)"
+    ") STRICT, WITHOUT ROWID;";
+
+static const char *const migrations[] = {schema_1, schema_2};
 _Static_assert(ARRAY_LEN(migrations) == STORE_SCHEMA_VERSION, "one migration a version");
 
 /* ---- statements that run once ---- */
@@ -252,8 +289,12 @@ int db_schema_migrate(struct store *s, struct err *e)
 {
     int64_t version = 0;
     int r = db_int(s, "PRAGMA user_version", &version, e);
+    if (r < 0 || version == STORE_SCHEMA_VERSION)
+        return r;
+    sqlite3_db_config(s->db, SQLITE_DBCONFIG_DEFENSIVE, 0, NULL);
     for (; r == 0 && version < STORE_SCHEMA_VERSION; version++)
         r = migrate_one(s, version, e);
+    sqlite3_db_config(s->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     return r;
 }
 
@@ -272,10 +313,11 @@ static int check_with(struct store *s, const char *sql, struct err *e)
 
 /* What decides who owns what is checked before what is merely read. */
 static const char *const checks[] = {
-    "PRAGMA quick_check(instance)",         "PRAGMA quick_check(nodes)",
-    "PRAGMA quick_check(leases)",           "PRAGMA quick_check(attempts)",
-    "PRAGMA quick_check(job_counts)",       "PRAGMA quick_check(jobs)",
-    "PRAGMA quick_check(idempotency_keys)", "PRAGMA quick_check(job_labels)",
+    "PRAGMA quick_check(instance)",    "PRAGMA quick_check(nodes)",
+    "PRAGMA quick_check(leases)",      "PRAGMA quick_check(attempts)",
+    "PRAGMA quick_check(job_counts)",  "PRAGMA quick_check(jobs)",
+    "PRAGMA quick_check(checkpoints)", "PRAGMA quick_check(idempotency_keys)",
+    "PRAGMA quick_check(job_labels)",
 };
 
 /* quick_check walks every page and every row and can't be interrupted within a b-tree, so it is the

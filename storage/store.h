@@ -19,7 +19,7 @@
 struct store;
 
 #define STORE_APPLICATION_ID 0x54597264 /* "TYrd" */
-#define STORE_SCHEMA_VERSION 1
+#define STORE_SCHEMA_VERSION 2
 
 /* Opens (or, in a state directory never used before, creates) STATE_DIR/trainyard.db, takes the
  * lock STATE_DIR/lock, migrates, checks integrity. Refuses, with a sentence that says what to do:
@@ -68,6 +68,7 @@ enum job_state {
     JOB_SUCCEEDED,
     JOB_FAILED,
     JOB_CANCELLED,
+    JOB_SUSPENDED,
     JOB_STATE__MAX
 };
 const char *job_state_name(enum job_state s);
@@ -91,8 +92,21 @@ struct job_row {
     int64_t attempt;                               /* number of the latest attempt, 0: none yet */
     int64_t epoch;                                 /* progress as last reported */
     int64_t step, steps;
-    char *exit;      /* JSON text or NULL */
-    int64_t version; /* raised at every change: the ETag */
+    char *exit;       /* JSON text or NULL */
+    int64_t version;  /* raised at every change: the ETag */
+    int64_t moved_us; /* wall, of the last move; 0: not told */
+
+    /* What is done about its ends (daemon/coordinator/ending.h). */
+    int64_t keep;          /* newest checkpoints that are kept; 0: it takes none */
+    int64_t max_restarts;  /* of attempts that ran and failed through no fault of the job */
+    int64_t restarts;      /* so many since a user last started it */
+    int64_t failed_starts; /* attempts that never ran, in a row */
+
+    /* Written by store_checkpoint_...() alone. */
+    int saved;               /* it has had a checkpoint since it last began at step 0 */
+    int64_t checkpoint_step; /* of the newest that is kept; -1: there is none, */
+    char *checkpoint_node;   /* NULL then; where it was written */
+    char *checkpoint_share;  /* and on which shared file system, "": the node's own disk */
 };
 void job_row_done(struct job_row *r);
 
@@ -100,8 +114,8 @@ void job_row_done(struct job_row *r);
 int store_job_insert(struct store *s, const struct job_row *r, int64_t *ret_seq, struct err *e);
 int store_job_get(struct store *s, const char *id, struct job_row *ret,
                   struct err *e); /* or ERR_NOT_FOUND */
-/* Writes state, reason, times, attempt and exit of `r` (by id) and raises the version; ERR_CONFLICT
- * if the stored state is not `from`. */
+/* Writes state, reason, times, attempt, exit, restarts and failed_starts of `r` (by id) and raises
+ * the version; ERR_CONFLICT if the stored state is not `from`. */
 int store_job_move(struct store *s, const struct job_row *r, enum job_state from, struct err *e);
 /* Raises the version if anything changes. */
 int store_job_progress(struct store *s, const char *id, int64_t epoch, int64_t step, int64_t steps,
@@ -210,6 +224,36 @@ int store_node_put(struct store *s, const struct node_row *r,
 int store_node_list(struct store *s, const char *after_name, int limit, struct node_row *rows,
                     struct err *e);
 
+/* ---- checkpoints ----
+ * Those that are kept, at most one of a step. A row is the coordinator's word that the directory
+ * `name` is whole; what lies on a node without a row is nobody's. */
+struct checkpoint_row {
+    int64_t attempt; /* number */
+    int64_t step, epoch;
+    char *name;
+    int64_t bytes;
+    char *sum;
+    char *node;
+    char *share; /* name of the shared file system; "": the node's own disk */
+    int64_t at_us;
+};
+void checkpoint_row_done(struct checkpoint_row *r);
+/* Replaces that of the same step. The node must be stored (ERR_NOT_FOUND). */
+int store_checkpoint_put(struct store *s, const char *job_id, const struct checkpoint_row *r,
+                         struct err *e);
+/* Highest step first; returns the number. */
+int store_checkpoint_list(struct store *s, const char *job_id, int limit,
+                          struct checkpoint_row *rows, struct err *e);
+/* Drop all but the `keep` of the highest steps; all above a step. They return the number. */
+int store_checkpoint_trim(struct store *s, const char *job_id, int64_t keep, struct err *e);
+int store_checkpoint_drop(struct store *s, const char *job_id, int64_t above_step, struct err *e);
+/* Drops all, and job_row.saved: it begins at step 0, as it is meant to. Returns the number. */
+int store_checkpoint_forget(struct store *s, const char *job_id, struct err *e);
+/* Jobs with checkpoints that failed, were cancelled or suspended before `before_us`: their ids, at
+ * most `limit`, each free()d by the caller; returns the number. */
+int store_checkpoint_expired(struct store *s, int64_t before_us, int limit, char **ids,
+                             struct err *e);
+
 /* ---- metrics ---- */
 struct step_row {
     int64_t attempt;                       /* number */
@@ -218,9 +262,14 @@ struct step_row {
     double loss, grad_norm, learning_rate; /* NaN is stored as such */
     int64_t time_us;                       /* wall */
     double samples_per_second;
+    int64_t comm_exposed_us, comm_hidden_us; /* -1: not told */
 };
 /* Again for the same attempt and step: replaces. */
 int store_step_put(struct store *s, const char *job_id, const struct step_row *r, struct err *e);
+/* `attempt` goes on after `step`: what earlier ones made after it, steps and epochs, is dropped.
+ * Some 350,000 steps a second. */
+int store_metrics_rewind(struct store *s, const char *job_id, int64_t attempt, int64_t step,
+                         struct err *e);
 /* Steps of the latest attempt that has each step, ascending, step > after, at most limit. */
 int store_step_list(struct store *s, const char *job_id, int64_t after, int limit,
                     struct step_row *rows, struct err *e);

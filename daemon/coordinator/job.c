@@ -1,4 +1,4 @@
-/* job.c: the table of moves. Terminal states have no row: final is final. */
+/* job.c: the table of moves. */
 #include "daemon/coordinator/job.h"
 
 #include <stdlib.h>
@@ -6,17 +6,26 @@
 #include "base/mem.h"
 
 static const unsigned char moves[JOB_STATE__MAX][JOB_STATE__MAX] = {
-    [JOB_PENDING] = {[JOB_STARTING] = 1, [JOB_CANCELLED] = 1},
+    [JOB_PENDING] = {[JOB_STARTING] = 1, [JOB_CANCELLED] = 1, [JOB_SUSPENDED] = 1},
     [JOB_STARTING] = {[JOB_PENDING] = 1,
                       [JOB_RUNNING] = 1,
                       [JOB_STOPPING] = 1,
                       [JOB_SUCCEEDED] = 1,
                       [JOB_FAILED] = 1,
                       [JOB_CANCELLED] = 1},
-    [JOB_RUNNING] =
-        {[JOB_STOPPING] = 1, [JOB_SUCCEEDED] = 1, [JOB_FAILED] = 1, [JOB_CANCELLED] = 1},
-    [JOB_STOPPING] =
-        {[JOB_PENDING] = 1, [JOB_SUCCEEDED] = 1, [JOB_FAILED] = 1, [JOB_CANCELLED] = 1},
+    [JOB_RUNNING] = {[JOB_PENDING] = 1,
+                     [JOB_STOPPING] = 1,
+                     [JOB_SUCCEEDED] = 1,
+                     [JOB_FAILED] = 1,
+                     [JOB_CANCELLED] = 1},
+    [JOB_STOPPING] = {[JOB_PENDING] = 1,
+                      [JOB_SUCCEEDED] = 1,
+                      [JOB_FAILED] = 1,
+                      [JOB_CANCELLED] = 1,
+                      [JOB_SUSPENDED] = 1},
+    [JOB_SUSPENDED] = {[JOB_PENDING] = 1, [JOB_CANCELLED] = 1},
+    [JOB_FAILED] = {[JOB_PENDING] = 1},    /* a user's retry */
+    [JOB_CANCELLED] = {[JOB_PENDING] = 1}, /* the same */
 };
 
 int job_may_move(enum job_state from, enum job_state to)
@@ -64,6 +73,7 @@ int job_move(struct store *store, struct job_row *job, enum job_state to, const 
     json_t *data = json_pack("{s:s, s:s, s:s, s:s}", "from", job_state_name(from), "to",
                              job_state_name(to), "code", code, "reason", reason);
     job->state = to;
+    job->moved_us = wall_us;
     mem_replace(&job->reason_code, code);
     mem_replace(&job->reason, reason);
     if (to == JOB_RUNNING && job->started_us == 0)
@@ -71,6 +81,8 @@ int job_move(struct store *store, struct job_row *job, enum job_state to, const 
     if (job_is_final(to))
         job->finished_us =
             not_before(wall_us, job->started_us ? job->started_us : job->submitted_us);
+    else
+        job->finished_us = 0;
     int rc = store_job_move(store, job, from, e);
     if (rc != 0) {
         json_decref(data);

@@ -1,14 +1,14 @@
 /* job.h: the life of a job: which moves there are, and making one.
  *
- *                     +--------- could not start ---------+
- *                     v                                   |
- *   submitted --> pending --> starting --> running --> stopping
- *                     |          |  |         |            |
- *                     |          |  +---------+--> stopping|
- *                     v          v            v            v
- *                  cancelled   succeeded | failed | cancelled      (final)
+ *   submitted -> pending -> starting -> running -> stopping -> succeeded | failed | cancelled
  *
+ *   starting, running, stopping -> pending      it could not start, or may succeed the next time
+ *   pending, stopping -> suspended -> pending   suspend, and resume
+ *   failed, cancelled -> pending                retry
+ *
+ * and to an end from each state that is none (job.c has the table).
  * A job is stopping from the moment an end was asked for until its node says that it has ended.
+ * What has ended stays so until a user asks for another try; what has succeeded stays so for ever.
  */
 #ifndef TRAINYARD_COORDINATOR_JOB_H
 #define TRAINYARD_COORDINATOR_JOB_H

@@ -16,16 +16,16 @@ static void moves(void **state)
     (void)state;
     /* rows: from; columns: to, in the order of enum job_state */
     static const char *const table[JOB_STATE__MAX] = {
-        [JOB_PENDING] = ".s....c",  [JOB_STARTING] = "p.rSufc",  [JOB_RUNNING] = "...Sufc",
-        [JOB_STOPPING] = "p...ufc", [JOB_SUCCEEDED] = ".......", [JOB_FAILED] = ".......",
-        [JOB_CANCELLED] = "......."};
+        [JOB_PENDING] = ".s....cU",   [JOB_STARTING] = "p.rSufc.",  [JOB_RUNNING] = "p..Sufc.",
+        [JOB_STOPPING] = "p...ufcU",  [JOB_SUCCEEDED] = "........", [JOB_FAILED] = "p.......",
+        [JOB_CANCELLED] = "p.......", [JOB_SUSPENDED] = "p.....c."};
     for (int from = 0; from < JOB_STATE__MAX; from++)
         for (int to = 0; to < JOB_STATE__MAX; to++)
             assert_int_equal(job_may_move((enum job_state)from, (enum job_state)to),
                              table[from][to] != '.');
     assert_int_equal(job_may_move(JOB_STATE__MAX, JOB_PENDING), 0);
     for (int s = 0; s < JOB_STATE__MAX; s++)
-        assert_int_equal(job_is_final((enum job_state)s), s >= JOB_SUCCEEDED);
+        assert_int_equal(job_is_final((enum job_state)s), s >= JOB_SUCCEEDED && s <= JOB_CANCELLED);
 }
 
 static struct verdict judge(const char *record, int64_t number, const char *stop, int ran)
