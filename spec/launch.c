@@ -40,6 +40,8 @@ void launch_done(struct launch *l)
     plan_done(&l->plan);
     free(l->secret);
     free(l->master_addr);
+    for (int i = 0; i < l->rank_count; i++)
+        free(l->ranks[i].node);
     free(l->ranks);
     free_list(l->data_roots, l->data_root_count);
     free(l->trainer);
@@ -88,6 +90,13 @@ static const struct field rank_fields[] = {
      .max = INT_MAX,
      .help = "core that it is bound to",
      .example = "0"},
+    {.name = "node",
+     .kind = FIELD_TEXT,
+     FIELD_AT(struct launch_rank, node),
+     .min = 1,
+     .max = 63,
+     .help = "where it runs, if not here",
+     .example = "\"n1\""},
 };
 static const struct object rank_object = OBJECT("a rank", rank_fields, NULL);
 
@@ -250,6 +259,13 @@ static const struct field launch_fields[] = {
      .help = "the plan",
      .example = "{}"},
     LAUNCH_TEXT("secret", secret, 1),
+    {.name = "transport",
+     .kind = FIELD_ENUM,
+     FIELD_AT(struct launch, transport),
+     .words = &transport_words,
+     .fallback = TRANSPORT_SHM,
+     .help = "what the ranks speak through",
+     .example = "\"shm\""},
     LAUNCH_TEXT("master_addr", master_addr, 1),
     {.name = "master_port",
      .kind = FIELD_INT,

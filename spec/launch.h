@@ -10,12 +10,17 @@
 #include "spec/job.h"
 #include "spec/plan.h"
 
+/* What the ranks speak through: one node's shared memory, or TCP between nodes. */
+enum transport { TRANSPORT_SHM, TRANSPORT_TCP };
+const char *transport_name(enum transport t);
+
 struct launch_rank {
     int rank;
     int local_rank;
     int device;
     enum device_kind kind;
-    int cpu; /* core to bind to, or -1 */
+    int cpu;    /* core to bind to, or -1 */
+    char *node; /* where it runs; NULL: on this node */
 };
 
 /* A checkpoint that the attempt may go on from: the directory "<checkpoints>/<name>". */
@@ -38,9 +43,10 @@ struct launch {
     int64_t epoch;
     struct job_spec *spec;
     struct plan plan;
-    char *secret;
-    char *master_addr;
-    int master_port;
+    char *secret; /* of the attempt: what its processes know each other by */
+    enum transport transport;
+    char *master_addr;    /* of rank 0, as the other nodes reach it */
+    int master_port;      /* where rank 0 listens when the transport is tcp */
     int64_t time_limit_s; /* 0: none */
     int64_t grace_s;
     struct launch_rank *ranks;

@@ -1,6 +1,7 @@
 #include "spec/names.h"
 
 #include "spec/job.h"
+#include "spec/launch.h"
 #include "spec/model.h"
 #include "spec/plan.h"
 
@@ -81,6 +82,12 @@ static const struct word device_kinds[] = {
     {"gpu", DEVICE_GPU},
 };
 const struct words device_kind_words = WORDS("a kind of device", device_kinds);
+
+static const struct word transports[] = {
+    {"shm", TRANSPORT_SHM},
+    {"tcp", TRANSPORT_TCP},
+};
+const struct words transport_words = WORDS("a transport", transports);
 
 static const struct word data_formats[] = {
     {"idx", DATA_IDX},
@@ -196,6 +203,11 @@ const char *optimizer_name(enum optimizer_kind k)
 const char *device_kind_name(enum device_kind k)
 {
     return words_name(&device_kind_words, (int)k);
+}
+
+const char *transport_name(enum transport t)
+{
+    return words_name(&transport_words, (int)t);
 }
 
 const char *strategy_name(enum strategy_kind k)

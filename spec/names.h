@@ -23,5 +23,6 @@ extern const struct words storage_type_words;
 extern const struct words token_type_words;
 extern const struct words csv_missing_words;
 extern const struct words monitor_words;
+extern const struct words transport_words; /* launch.h */
 
 #endif

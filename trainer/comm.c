@@ -4,6 +4,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "spec/launch.h"
+
 #define PART_ALIGN 16
 
 size_t comm_type_size(enum comm_type type)
@@ -43,6 +45,25 @@ void comm_close(struct comm *c)
 {
     if (c)
         c->verbs->close(c);
+}
+
+/* ---- the world ---- */
+
+int comm_open(const struct launch *l, int gang_fd, const struct comm_options *o, struct comm **ret,
+              struct err *e)
+{
+    switch (l->transport) {
+    case TRANSPORT_SHM: return comm_shm_open(gang_fd, o, ret, e);
+    case TRANSPORT_TCP: break;
+    }
+    return err_set(e, ERR_INVALID, "This trainer has no transport %s.",
+                   transport_name(l->transport));
+}
+
+size_t comm_bytes(const struct launch *l, const struct comm_options *o)
+{
+    (void)l;
+    return comm_shm_bytes(o) / (size_t)o->size;
 }
 
 /* ---- the front ---- */

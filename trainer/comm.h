@@ -1,7 +1,7 @@
 /* comm.h: the collectives that ranks speak with; a transport fills the table (comm_shm.c: one
- * node's shared memory; later tcp and nccl).
+ * node's shared memory; comm_tcp.c: connections, between nodes).
  *
- * A struct comm is one rank's end of a group. The world comes from the transport; comm_group()
+ * A struct comm is one rank's end of a group. The world comes from comm_open(), its verb group()
  * makes smaller ones. All members of a group make the same calls on it in the same order with the
  * same counts.
  *
@@ -30,6 +30,8 @@
 #include <stdint.h>
 
 #include "base/err.h"
+
+struct launch; /* spec/launch.h */
 
 /* Bytes (COMM_U8) are gathered, never summed. */
 enum comm_type { COMM_F32, COMM_F64, COMM_U8 };
@@ -121,9 +123,9 @@ struct comm_meter comm_meter(const struct comm *c);
 
 void comm_close(struct comm *c); /* NULL is fine */
 
-/* ---- the shared-memory transport ---- */
+/* ---- the world ---- */
 
-struct comm_shm_options {
+struct comm_options {
     int rank, size;
     size_t memory_bytes;      /* what memory() may hand out, in all; the same on every rank */
     size_t message_bytes;     /* longest send; the same on every rank; 0 where none are sent */
@@ -132,10 +134,20 @@ struct comm_shm_options {
                                  ERR_UNAVAILABLE */
 };
 
-/* Sizes and maps `fd` (a memfd that all ranks were given), and waits for the others to come. */
-int comm_shm_open(int fd, const struct comm_shm_options *o, struct comm **ret, struct err *e);
+/* The world of all ranks, by the launch document's transport, once all have come. `gang_fd` is the
+ * memfd that the ranks of a node were given; only shm uses it. */
+int comm_open(const struct launch *l, int gang_fd, const struct comm_options *o, struct comm **ret,
+              struct err *e);
 
-/* Bytes of the whole mapping for these options. */
-size_t comm_shm_bytes(const struct comm_shm_options *o);
+/* Memory that this rank then takes for them, memory() included: at most. */
+size_t comm_bytes(const struct launch *l, const struct comm_options *o);
+
+/* ---- the transports ---- */
+
+/* Sizes and maps `fd`, and waits for the others to come. */
+int comm_shm_open(int fd, const struct comm_options *o, struct comm **ret, struct err *e);
+
+/* Bytes of the whole mapping for these options. Pages that nobody touches are never there. */
+size_t comm_shm_bytes(const struct comm_options *o);
 
 #endif

@@ -383,7 +383,7 @@ static int map(struct shm *s, int fd, struct err *e)
     return 0;
 }
 
-int comm_shm_open(int fd, const struct comm_shm_options *o, struct comm **ret, struct err *e)
+int comm_shm_open(int fd, const struct comm_options *o, struct comm **ret, struct err *e)
 {
     struct shm *s = mem_zalloc(sizeof *s);
     shm_layout(s, o);

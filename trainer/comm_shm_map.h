@@ -84,7 +84,7 @@ struct shm {
     const volatile int *stop;
 };
 
-void shm_layout(struct shm *s, const struct comm_shm_options *o);
+void shm_layout(struct shm *s, const struct comm_options *o);
 struct shm_header *shm_head(const struct shm *s);
 struct shm_rank *shm_rank(const struct shm *s, int rank);
 struct shm_sync *shm_sync(const struct shm *s, enum comm_family family, int index);

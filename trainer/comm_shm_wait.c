@@ -26,7 +26,7 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-void shm_layout(struct shm *s, const struct comm_shm_options *o)
+void shm_layout(struct shm *s, const struct comm_options *o)
 {
     size_t n = (size_t)o->size;
     s->rank = o->rank;
@@ -43,7 +43,7 @@ void shm_layout(struct shm *s, const struct comm_shm_options *o)
     s->bytes = s->regions_at + n * s->region_bytes;
 }
 
-size_t comm_shm_bytes(const struct comm_shm_options *o)
+size_t comm_shm_bytes(const struct comm_options *o)
 {
     struct shm s;
     shm_layout(&s, o);

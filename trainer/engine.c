@@ -23,7 +23,7 @@ static size_t output_bytes(const struct engine *g, int64_t max_rows)
 
 /* Every rank sizes the gang's memory for the parameters and gradients of the largest stage, so that
  * all agree. */
-static struct comm_shm_options shared_sizes(const struct engine *g, int64_t max_rows)
+static struct comm_options shared_sizes(const struct engine *g, int64_t max_rows)
 {
     size_t elements = 0;
     for (int s = 0; s < g->plan->pipeline && has_replicas(g); s++) {
@@ -31,7 +31,7 @@ static struct comm_shm_options shared_sizes(const struct engine *g, int64_t max_
         size_t n = net_elements(&g->job->model, &chunk, 1);
         elements = n > elements ? n : elements;
     }
-    return (struct comm_shm_options){
+    return (struct comm_options){
         .rank = g->mesh.rank,
         .size = g->mesh.ranks,
         .memory_bytes = 2 * elements * sizeof(float) + output_bytes(g, max_rows) + 4096,
@@ -42,12 +42,12 @@ static struct comm_shm_options shared_sizes(const struct engine *g, int64_t max_
 
 static int connect_peers(struct engine *g, int fd, int64_t max_rows, struct err *e)
 {
-    struct comm_shm_options o = shared_sizes(g, max_rows);
+    struct comm_options o = shared_sizes(g, max_rows);
     struct comm *world;
-    int r = comm_shm_open(fd, &o, &world, e);
+    int r = comm_open(g->launch, fd, &o, &world, e);
     if (r < 0)
         return r;
-    g->memory_bytes += comm_shm_bytes(&o) / (size_t)g->mesh.ranks;
+    g->memory_bytes += comm_bytes(g->launch, &o);
     return mesh_connect(&g->mesh, world, e);
 }
 

@@ -68,7 +68,7 @@ static int run_rank(int fd, int rank, int ranks)
         CPU_SET(rank, &set);
         sched_setaffinity(0, sizeof set, &set);
     }
-    struct comm_shm_options o = {.rank = rank, .size = ranks, .memory_bytes = 4194304};
+    struct comm_options o = {.rank = rank, .size = ranks, .memory_bytes = 4194304};
     struct comm *world;
     struct err e;
     int r = comm_shm_open(fd, &o, &world, &e);

@@ -445,6 +445,15 @@ static void test_launch(void **state)
     assert_null(l.run_as);
     assert_null(l.checkpoints);
     assert_int_equal(l.resume_count, 0);
+    assert_int_equal(l.transport, TRANSPORT_SHM);
+    assert_null(l.ranks[0].node);
+    launch_done(&l);
+    json_object_set_new(doc, "transport", json_string("tcp"));
+    json_object_set_new(json_array_get(json_object_get(doc, "ranks"), 1), "node",
+                        json_string("n2"));
+    assert_int_equal(launch_from_json(doc, &l, &e), 0);
+    assert_int_equal(l.transport, TRANSPORT_TCP);
+    assert_string_equal(l.ranks[1].node, "n2");
     launch_done(&l);
     json_decref(doc);
 }
@@ -470,6 +479,10 @@ static void test_launch_wrong(void **state)
         {"spec", "{\"command\": [\"x\"]}",
          "the launch document, /plan: The plan's stages end at layer 2, but the model has 0."},
         {"spec", "{}", "the launch document, /spec: the job: This says neither"},
+        {"ranks",
+         "[{\"rank\": 1, \"local_rank\": 0, \"device\": 0, \"kind\": \"cpu\", \"node\": 4}]",
+         "the launch document, /ranks/0/node: \"node\" must be a string, but is 4."},
+        {"transport", "\"rdma\"", "the launch document, /transport: "},
         {"trainer", "\"t\"", "the launch document, /trainer: This must be an absolute path."},
         {"data_roots", "[\"x\"]", "the launch document, /data_roots/0: A data root is"},
         {"checkpoints", "\"c\"",

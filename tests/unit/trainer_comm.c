@@ -39,7 +39,7 @@ static int gang_fd(void)
 
 static int rank_main(int fd, int rank, int size, rank_body *body)
 {
-    struct comm_shm_options o = {.rank = rank,
+    struct comm_options o = {.rank = rank,
                                  .size = size,
                                  .memory_bytes = MEMORY,
                                  .message_bytes = MESSAGE,
@@ -581,7 +581,7 @@ static int step_for_ever(struct comm *world, int fd)
 
 static void wait_until_met(int fd, int size)
 {
-    struct comm_shm_options o = {.size = size, .memory_bytes = MEMORY, .message_bytes = MESSAGE};
+    struct comm_options o = {.size = size, .memory_bytes = MEMORY, .message_bytes = MESSAGE};
     size_t bytes = comm_shm_bytes(&o);
     for (;;) { /* the first word is how many have come */
         uint32_t met = 0;
@@ -690,7 +690,7 @@ static void who_never_comes_is_named(void **state)
     struct comm *world;
     struct err e;
     volatile int stop = 0;
-    struct comm_shm_options o = {.rank = 0, .size = 3, .deadline_ms = 150, .stop = &stop};
+    struct comm_options o = {.rank = 0, .size = 3, .deadline_ms = 150, .stop = &stop};
     int fd = gang_fd();
     assert_int_equal(comm_shm_open(fd, &o, &world, &e), ERR_TIMEOUT);
     assert_non_null(strstr(e.text, "Rank 1 did not come"));
