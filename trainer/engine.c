@@ -156,6 +156,7 @@ void engine_close(struct engine *g)
     data_unmap(&g->prepared);
     free(g->tallies);
     free(g->seen);
+    free(g->arrived);
     *g = (struct engine){0};
 }
 

@@ -48,6 +48,7 @@ struct engine {
     struct loss_sums *merged; /* device */
     int64_t step, steps;      /* done; in all */
     int64_t updates;          /* done by this rank */
+    size_t *arrived;          /* while a checkpoint is read (pieces.c); else NULL */
     size_t memory_bytes;      /* all that this rank will ever use, but for the shared data set */
     const volatile int *stop;
     const char

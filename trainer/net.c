@@ -74,6 +74,7 @@ static void add_tensor(struct net *n, int l, int t, int number)
     const struct tensor_spec *spec = &y->tensors[t];
     n->tensors[n->tensor_count++] = (struct net_tensor){
         .spec = spec,
+        .part = {.end = spec->shape.size[0], .extent = spec->shape.size[0]},
         .name = mem_printf("%s.%s", y->name, spec->name),
         .layer = l,
         .number = (uint64_t)number,

@@ -28,14 +28,23 @@ struct net_chunk {
     int first, last;
 };
 
+/* What a rank has of a tensor: indices [begin, end) of dimension `axis`, at the front of a
+ * dimension of `extent` elements, the rest of which is padding and stays zero. Where nothing is
+ * split that is all of dimension 0. */
+struct net_part {
+    int axis;
+    int64_t begin, end, extent;
+};
+
 struct net_tensor {
-    const struct tensor_spec *spec;
-    char *name;      /* "<layer name>.<tensor>"; owned */
-    int layer;       /* index in the model */
-    uint64_t number; /* of the tensor in the model, from 0 */
-    int is_fixed;    /* not trained */
-    size_t offset;   /* elements, in every arena */
-    size_t elements;
+    const struct tensor_spec *spec; /* the whole tensor's */
+    struct net_part part;
+    char *name;       /* "<layer name>.<tensor>"; owned */
+    int layer;        /* index in the model */
+    uint64_t number;  /* of the tensor in the model, from 0 */
+    int is_fixed;     /* not trained */
+    size_t offset;    /* elements, in every arena */
+    size_t elements;  /* of the part, padding included */
     float *parameter; /* NULL until net_allocate */
     float *gradient;  /* NULL where fixed */
 };

@@ -11,9 +11,13 @@ static void cut(struct replicas *r, size_t at)
 }
 
 /* In the order of backward: down from the last layer of the last chunk. */
-void replicas_init(struct replicas *r, const struct net *n, const struct mesh *mesh)
+void replicas_init(struct replicas *r, struct net *n, const struct mesh *mesh)
 {
-    *r = (struct replicas){.net = n, .group = mesh->replicas};
+    *r = (struct replicas){.net = n,
+                           .data = mesh->data,
+                           .data_rank = mesh->data_rank,
+                           .alone = mesh->ensemble,
+                           .group = mesh->replicas};
     r->divided = r->group && n->trained * sizeof(float) > DIVIDE_BYTES;
     r->cuts = mem_zalloc(((size_t)n->model->layer_count + 2) * sizeof *r->cuts);
     r->cuts[0] = n->trained;
@@ -114,4 +118,85 @@ int replicas_share(struct replicas *r, struct err *e)
         status = c->verbs->all_gather(c, r->net->parameters + r->cuts[b + 1], bucket_elements(r, b),
                                       COMM_F32, e);
     return status;
+}
+
+/* ---- values that outlive a step ---- */
+
+static float *arena(const struct replicas *r, enum piece_kind k)
+{
+    switch (k) {
+    case PIECE_PARAMETER: return r->net->parameters;
+    case PIECE_STATE_0: return r->net->state[0];
+    case PIECE_STATE_1: return r->net->state[1];
+    case PIECE_PENDING:
+    case PIECE_ANCHOR:
+    case PIECE_OUTER:
+    case PIECE_RESIDUAL:
+    case PIECE_KIND__MAX: break;
+    }
+    return NULL;
+}
+
+int replicas_keeps(const struct replicas *r, enum piece_kind k)
+{
+    return arena(r, k) != NULL;
+}
+
+int replicas_differ(const struct replicas *r, enum piece_kind k)
+{
+    (void)k;
+    return r->alone;
+}
+
+static int bucket_at(const struct replicas *r, size_t at)
+{
+    int b = 0;
+    while (r->cuts[b + 1] > at)
+        b++;
+    return b;
+}
+
+size_t replicas_stretch(const struct replicas *r, size_t at)
+{
+    return at < r->net->trained ? r->cuts[bucket_at(r, at)] : r->net->elements;
+}
+
+static void clip(size_t low, size_t high, size_t *begin, size_t *end)
+{
+    *begin = *begin < low ? low : *begin;
+    *end = *end > high ? high : *end;
+    *end = *end < *begin ? *begin : *end;
+}
+
+void replicas_clip_held(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end)
+{
+    size_t low, high;
+    if (k == PIECE_PARAMETER || *begin >= r->net->trained)
+        return;
+    replicas_own(r, bucket_at(r, *begin), &low, &high);
+    clip(low, high, begin, end);
+}
+
+void replicas_clip_saved(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end)
+{
+    size_t low = 0, high = 0;
+    if (replicas_differ(r, k))
+        return;
+    if (*begin >= r->net->trained) {
+        *end = r->data_rank == 0 ? *end : *begin;
+        return;
+    }
+    int b = bucket_at(r, *begin);
+    comm_part(bucket_elements(r, b), r->data, r->data_rank, &low, &high);
+    clip(r->cuts[b + 1] + low, r->cuts[b + 1] + high, begin, end);
+}
+
+void replicas_get(const struct replicas *r, enum piece_kind k, size_t at, size_t n, float *host)
+{
+    r->net->ops->download(host, arena(r, k) + at, n * sizeof *host);
+}
+
+void replicas_set(struct replicas *r, enum piece_kind k, size_t at, size_t n, const float *host)
+{
+    r->net->ops->upload(arena(r, k) + at, host, n * sizeof *host);
 }

@@ -19,21 +19,35 @@
 #include "trainer/mesh.h"
 #include "trainer/net.h"
 
+/* Values that outlive a step (pieces.h). */
+enum piece_kind {
+    PIECE_PARAMETER,
+    PIECE_STATE_0,
+    PIECE_STATE_1,
+    PIECE_PENDING,
+    PIECE_ANCHOR,
+    PIECE_OUTER,
+    PIECE_RESIDUAL,
+    PIECE_KIND__MAX
+};
+
 #define BUCKET_BYTES (4 * 1024 * 1024)
 #define DIVIDE_BYTES (64 * 1024)
 
 struct replicas {
-    const struct net *net;
-    struct comm *group; /* NULL: none */
-    int divided;        /* 0: every rank updates everything */
-    size_t *cuts;       /* [count + 1], falling: bucket b is [cuts[b + 1], cuts[b]) */
+    struct net *net;
+    int data, data_rank; /* of the mesh: an ensemble's members, too */
+    int alone;           /* data ranks have nothing in common: members */
+    struct comm *group;  /* NULL: none */
+    int divided;         /* 0: every rank updates everything */
+    size_t *cuts;        /* [count + 1], falling: bucket b is [cuts[b + 1], cuts[b]) */
     int count;
     int summed;      /* buckets, in this step */
     size_t complete; /* gradients from here on are, in this step */
 };
 
 /* `n` and the mesh's groups outlive it. */
-void replicas_init(struct replicas *r, const struct net *n, const struct mesh *mesh);
+void replicas_init(struct replicas *r, struct net *n, const struct mesh *mesh);
 void replicas_done(struct replicas *r); /* safe on a zeroed struct */
 
 void replicas_begin(struct replicas *r);
@@ -48,5 +62,22 @@ int replicas_counts(const struct replicas *r);
 
 /* After the update: the parameters that the others own. */
 int replicas_share(struct replicas *r, struct err *e);
+
+/* ---- values that outlive a step, by their place in the arenas ---- */
+
+int replicas_keeps(const struct replicas *r, enum piece_kind k); /* 1 if there are any such */
+/* 1 if each data rank has its own. */
+int replicas_differ(const struct replicas *r, enum piece_kind k);
+
+/* The part of [*begin, *end), which lies within one bucket or among the fixed tensors, that this
+ * rank holds; or that it is the one to save. Empty ones have *begin == *end. */
+void replicas_clip_held(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end);
+void replicas_clip_saved(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end);
+/* The end of the bucket, or of the fixed tensors, that `at` lies in. */
+size_t replicas_stretch(const struct replicas *r, size_t at);
+
+/* To and from host memory; the range is held. */
+void replicas_get(const struct replicas *r, enum piece_kind k, size_t at, size_t n, float *host);
+void replicas_set(struct replicas *r, enum piece_kind k, size_t at, size_t n, const float *host);
 
 #endif
