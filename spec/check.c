@@ -63,17 +63,24 @@ static void check_activation(struct decoding *d, const struct job_spec *s, const
                 loss_name(s->loss), name, has);
 }
 
+/* One label an item is all that these have; npy files may have one at each position. */
+static int has_one_label(enum data_format f)
+{
+    return f == DATA_CSV || f == DATA_IDX || f == DATA_SYNTHETIC;
+}
+
 static void check_output_shape(struct decoding *d, const struct job_spec *s, const struct layer *l,
                                const struct where *at)
 {
     char out[128];
     int categorical = wanted_activation(s->loss) == ACTIVATION_SOFTMAX;
-    if (categorical && l->out.dims != 1) {
+    int one_label = field_clean(d, "/data/train") && has_one_label(s->train.format);
+    if (categorical && one_label && l->out.dims != 1) {
         field_fault(d, at, "output_mismatch", "Put a flatten layer before the last dense layer.",
                     "The loss %s compares one label with one row of probabilities, but the model's "
                     "output is %s.",
                     loss_name(s->loss), shape_format(&l->out, out));
-    } else if (categorical && l->out.size[0] < 2) {
+    } else if (categorical && l->out.size[l->out.dims - 1] < 2) {
         field_fault(d, l->type == LAYER_DENSE ? FIELD_WHERE(at, "units") : at, "output_mismatch",
                     "Write the number of classes, or use binary_crossentropy with \"activation\": "
                     "\"sigmoid\" for yes and no.",
@@ -81,6 +88,52 @@ static void check_output_shape(struct decoding *d, const struct job_spec *s, con
                     "model has 1.",
                     loss_name(s->loss));
     }
+}
+
+/* ---- tokens ---- */
+
+static void check_token_input(struct decoding *d, const struct job_spec *s,
+                              const struct where *model)
+{
+    const struct shape *in = &s->model.input;
+    char shape[128];
+    if (in->dims != 1)
+        field_fault(d, FIELD_WHERE(model, "input"), "shape_mismatch", "For example: [64].",
+                    "An item of tokens is a list of them, so the model's input must have one size, "
+                    "but is %s.",
+                    shape_format(in, shape));
+    else if (s->model.layers[0].type != LAYER_EMBEDDING)
+        field_fault(d, FIELD_ITEM(FIELD_WHERE(model, "layers"), 0), "input_mismatch",
+                    "Put {\"type\": \"embedding\", \"input_dim\": 256, \"output_dim\": 64} first.",
+                    "Tokens are numbers of words, not amounts: the first layer must be an "
+                    "embedding, but is %s.",
+                    layer_type_name(s->model.layers[0].type));
+}
+
+/* Each token is followed by the one that the model is to tell: a label at every position. */
+static void check_tokens(struct decoding *d, const struct job_spec *s, const struct where *at)
+{
+    const struct where *model = FIELD_WHERE(at, "model");
+    size_t last = (size_t)s->model.layer_count - 1;
+    const struct shape *in = &s->model.input, *out = &s->model.layers[last].out;
+    char hint[96], shape[128];
+    if (s->loss != LOSS_SPARSE_CATEGORICAL_CROSSENTROPY) {
+        field_fault(d, FIELD_WHERE(FIELD_WHERE(at, "compile"), "loss"), "output_mismatch",
+                    "Write \"sparse_categorical_crossentropy\".",
+                    "The labels of tokens are the tokens that follow, which are classes, but the "
+                    "loss is %s.",
+                    loss_name(s->loss));
+        return;
+    }
+    check_token_input(d, s, model);
+    if (in->dims != 1 || (out->dims == 2 && out->size[0] == in->size[0]))
+        return;
+    snprintf(hint, sizeof hint, "The output must be [%lld, number of different tokens].",
+             (long long)in->size[0]);
+    field_fault(d, FIELD_ITEM(FIELD_WHERE(model, "layers"), last), "output_mismatch", hint,
+                "The model is to tell the next token at each of %lld positions, but its output is "
+                "%s.",
+                (long long)in->size[0], shape_format(out, shape));
 }
 
 static void check_metrics(struct decoding *d, const struct job_spec *s, const struct where *at)
@@ -183,6 +236,8 @@ void check_training(struct decoding *d, const struct job_spec *s, const json_t *
         check_metrics(d, s, at);
     if (model_known && field_clean(d, "/data/train"))
         check_synthetic(d, s, &s->train, FIELD_WHERE(data, "train"));
+    if (model_known && field_clean(d, "/data/train") && s->train.format == DATA_TOKENS)
+        check_tokens(d, s, at);
     if (model_known && s->has_validation && field_clean(d, "/data/validation"))
         check_synthetic(d, s, &s->validation, FIELD_WHERE(data, "validation"));
     if (split_known) {

@@ -13,32 +13,61 @@
 
 #define SCHEDULE_STEPS_MAX 1e15
 
-static const struct field schedule_fields[] = {
-    {.name = "name",
-     .also = "type class_name",
-     .kind = FIELD_ENUM,
-     FIELD_AT(struct optimizer, schedule),
-     .required = 1,
-     .words = &schedule_words,
-     .help = "how the learning rate changes",
-     .example = "\"cosine\""},
-    {.name = "warmup_steps",
-     .kind = FIELD_INT,
-     FIELD_AT(struct optimizer, warmup_steps),
-     .max = SCHEDULE_STEPS_MAX,
-     .help = "steps in which the rate rises from near 0",
-     .example = "100"},
-    {.name = "decay_steps",
-     .also = "total_steps t_max",
-     .kind = FIELD_INT,
-     FIELD_AT(struct optimizer, decay_steps),
-     .min = 1,
-     .max = SCHEDULE_STEPS_MAX,
-     .help = "the step at which the decay ends, warmup included",
-     .example = "1000"},
+#define SCHEDULE_NAME                                                                              \
+    {                                                                                              \
+        .name = "name", .also = "type class_name", .kind = FIELD_ENUM,                             \
+        FIELD_AT(struct optimizer, schedule), .required = 1, .words = &schedule_words,             \
+        .help = "how the learning rate changes", .example = "\"cosine\""                           \
+    }
+#define SCHEDULE_STEPS(name_, also_, required_, min_, help_, example_)                             \
+    {                                                                                              \
+        .name = #name_, .also = (also_), .kind = FIELD_INT, FIELD_AT(struct optimizer, name_),     \
+        .required = (required_), .min = (min_), .max = SCHEDULE_STEPS_MAX, .help = (help_),        \
+        .example = (example_)                                                                      \
+    }
+#define SCHEDULE_WARMUP                                                                            \
+    SCHEDULE_STEPS(warmup_steps, "warmup", 0, 0, "steps in which the rate rises from near 0", "100")
+
+static const struct object *const schedule_objects[];
+
+static const struct field constant_fields[] = {SCHEDULE_NAME};
+/* cosine and linear: from the whole rate to its floor */
+static const struct field decay_fields[] = {
+    SCHEDULE_NAME,
+    SCHEDULE_WARMUP,
+    SCHEDULE_STEPS(decay_steps, "total_steps t_max", 1, 1,
+                   "the step at which the decay ends, warmup included", "1000"),
     {OPTIMIZER_NUMBER(alpha, 0, 0, 1, "the floor, as a share of the learning rate", "0.1")},
 };
-static const struct object schedule_object = OBJECT("a schedule", schedule_fields, NULL);
+static const struct field step_fields[] = {
+    SCHEDULE_NAME,
+    SCHEDULE_WARMUP,
+    SCHEDULE_STEPS(step_size, "drop_every", 1, 1, "steps between two falls of the rate", "1000"),
+    {OPTIMIZER_NUMBER(gamma, 0.1, 0, 1, "what the rate is multiplied by at each fall", "0.1"),
+     .above_min = 1, .also = "factor decay_rate drop"},
+};
+static const struct object constant =
+    OBJECT("the schedule constant", constant_fields, schedule_objects);
+static const struct object cosine = OBJECT("the schedule cosine", decay_fields, schedule_objects);
+static const struct object linear = OBJECT("the schedule linear", decay_fields, schedule_objects);
+static const struct object step = OBJECT("the schedule step", step_fields, schedule_objects);
+static const struct object *const schedule_objects[] = {[SCHEDULE_CONSTANT] = &constant,
+                                                        [SCHEDULE_COSINE] = &cosine,
+                                                        [SCHEDULE_LINEAR] = &linear,
+                                                        [SCHEDULE_STEP] = &step,
+                                                        NULL};
+
+static void check_decay(struct decoding *d, const struct optimizer *o, const struct where *at)
+{
+    char hint[128];
+    if (o->decay_steps > o->warmup_steps)
+        return;
+    snprintf(hint, sizeof hint, "Write a number above %lld.", (long long)o->warmup_steps);
+    field_fault(d, FIELD_WHERE(at, "decay_steps"), "out_of_range", hint,
+                "\"decay_steps\" (%lld) counts the warmup too, so it must be more than "
+                "\"warmup_steps\" (%lld).",
+                (long long)o->decay_steps, (long long)o->warmup_steps);
+}
 
 static void decode_schedule(struct decoding *d, const json_t *v, const struct where *at, void *base)
 {
@@ -49,19 +78,18 @@ static void decode_schedule(struct decoding *d, const json_t *v, const struct wh
                          "{\"name\": \"cosine\", \"warmup_steps\": 100, \"decay_steps\": 1000}", v);
         return;
     }
-    field_decode_object(d, &schedule_object, v, at, o);
-    if (d->faults->total > before || o->schedule != SCHEDULE_COSINE)
-        return;
-    if (!json_object_get(v, "decay_steps")) {
-        field_missing(d, &schedule_object, field_find(&schedule_object, "decay_steps"), v, at);
-    } else if (o->decay_steps <= o->warmup_steps) {
-        char hint[128];
-        snprintf(hint, sizeof hint, "Write a number above %lld.", (long long)o->warmup_steps);
-        field_fault(d, FIELD_WHERE(at, "decay_steps"), "out_of_range", hint,
-                    "\"decay_steps\" (%lld) counts the warmup too, so it must be more than "
-                    "\"warmup_steps\" (%lld).",
-                    (long long)o->decay_steps, (long long)o->warmup_steps);
-    }
+    const json_t *name = json_object_get(v, "name");
+    const struct word *word =
+        json_is_string(name) ? words_meant(&schedule_words, json_string_value(name)) : NULL;
+    if (word)
+        field_decode_object(d, schedule_objects[word->value], v, at, o);
+    else if (name)
+        field_decode(d, field_find(&cosine, "name"), name, FIELD_WHERE(at, "name"), o);
+    else
+        field_missing(d, &cosine, field_find(&cosine, "name"), v, at);
+    if (d->faults->total == before &&
+        (o->schedule == SCHEDULE_COSINE || o->schedule == SCHEDULE_LINEAR))
+        check_decay(d, o, at);
 }
 
 static void decode_exclude(struct decoding *d, const json_t *v, const struct where *at, void *base)

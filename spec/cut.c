@@ -1,4 +1,4 @@
-/* cut.c: the layers cut into stages of a pipeline, and the memory that a plan needs. */
+/* cut.c: the layers cut into stages of a pipeline. */
 #include "spec/plan.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "spec/job_decode.h"
 
 /* Layers that stay together: one with work and those without that follow it (the first group
- * has those before it too). */
+ * has those before it too), and all from the source of an `add` to the add. */
 struct groups {
     int count;
     int *first;    /* [count + 1] layer indices */
@@ -22,21 +22,45 @@ static void groups_done(struct groups *g)
     free(g->total);
 }
 
+/* 1 where the model may not be cut before a layer: an `add` has its other input on the other side.
+ * The caller frees it. */
+static char *find_joints(const struct model *m)
+{
+    char *joined = mem_zalloc((size_t)m->layer_count + 1);
+    for (int i = 0; i < m->layer_count; i++)
+        for (int j = i; m->layers[i].type == LAYER_ADD && j > i - m->layers[i].back && j > 0; j--)
+            joined[j] = 1;
+    return joined;
+}
+
 static void groups_make(const struct model *m, struct groups *g)
 {
     size_t n = (size_t)m->layer_count + 1;
-    *g = (struct groups){.first = mem_zalloc(n * sizeof(int)),
-                         .total = mem_zalloc(n * sizeof(double))};
+    char *joined = find_joints(m);
+    int works = 0; /* whether the group has a layer with work already */
+    *g = (struct groups){.count = 1,
+                         .first = mem_zalloc(n * sizeof(int)),
+                         .total = mem_zalloc((n + 1) * sizeof(double))};
     for (int i = 0; i < m->layer_count; i++) {
         const struct layer *l = &m->layers[i];
-        if (layer_has_work(l) && g->count++ > 0) {
-            g->first[g->count - 1] = i;
+        if (layer_has_work(l) && works && !joined[i]) {
+            g->first[g->count++] = i;
             g->total[g->count] = g->total[g->count - 1];
         }
-        int group = g->count > 0 ? g->count : 1; /* before the first: counted with it */
-        g->total[group] += l->forward_flops + l->backward_flops;
+        works = works || layer_has_work(l);
+        g->total[g->count] += l->forward_flops + l->backward_flops;
     }
     g->first[g->count] = m->layer_count;
+    free(joined);
+}
+
+int plan_most_stages(const struct model *m)
+{
+    struct groups g;
+    groups_make(m, &g);
+    int most = g.count;
+    groups_done(&g);
+    return most;
 }
 
 static double stage_cost(const struct groups *g, int first, int end)
@@ -110,9 +134,18 @@ static void cut_evenly(const struct groups *g, int stages, double limit, int *re
     free(from);
 }
 
+static int too_many(const struct groups *g, int stages, struct err *e)
+{
+    int most = g->count;
+    return err_set(e, ERR_INVALID,
+                   "the model has %d layer%s with work, so it can be cut into at most %d "
+                   "stage%s, not %d",
+                   most, most == 1 ? "" : "s", most, most == 1 ? "" : "s", stages);
+}
+
 int plan_cut(const struct job_spec *job, int stages, int *ret_stage_first, struct err *e)
 {
-    int most = model_work_layers(&job->model);
+    struct groups g;
     if (stages < 1)
         return err_set(e, ERR_INVALID, "a pipeline has at least 1 stage, not %d", stages);
     if (stages == 1) {
@@ -120,67 +153,10 @@ int plan_cut(const struct job_spec *job, int stages, int *ret_stage_first, struc
         ret_stage_first[1] = job->model.layer_count;
         return 0;
     }
-    if (stages > most)
-        return err_set(e, ERR_INVALID,
-                       "the model has %d layer%s with work, so it can be cut into at most %d "
-                       "stage%s, not %d",
-                       most, most == 1 ? "" : "s", most, most == 1 ? "" : "s", stages);
-    struct groups g;
     groups_make(&job->model, &g);
-    cut_evenly(&g, stages, least_limit(&g, stages), ret_stage_first);
+    int r = stages > g.count ? too_many(&g, stages, e) : 0;
+    if (r == 0)
+        cut_evenly(&g, stages, least_limit(&g, stages), ret_stage_first);
     groups_done(&g);
-    return 0;
-}
-
-/* ---- memory ---- */
-
-static double state_floats(const struct optimizer *o)
-{
-    if (o->kind == OPTIMIZER_SGD)
-        return o->momentum > 0 ? 1 : 0;
-    return 2;
-}
-
-static double most_in_flight(const struct plan *p, int stage)
-{
-    int m = p->microbatches > 0 ? p->microbatches : 1;
-    if (p->pipeline <= 1 || p->schedule == SCHEDULE_GPIPE)
-        return m;
-    return m < p->pipeline - stage ? m : p->pipeline - stage;
-}
-
-/* Items of the largest micro-batch of a rank. An ensemble's members each train on whole batches of
- * their own shard. */
-static double items_at_once(const struct job_spec *job, const struct plan *p)
-{
-    int data = p->kind == STRATEGY_SEGMENT_ENSEMBLE || p->data < 1 ? 1 : p->data;
-    int m = p->microbatches > 0 ? p->microbatches : 1;
-    return ceil(ceil((double)job->fit.batch_size / data) / m);
-}
-
-static double stage_memory(const struct job_spec *job, const struct plan *p, int stage)
-{
-    double parameters = 0, kept = 0, widest = 0;
-    double items = items_at_once(job, p);
-    int first = p->stage_first[stage], end = p->stage_first[stage + 1];
-    for (int i = first; i < end; i++) {
-        const struct layer *l = &job->model.layers[i];
-        double out = 4 * (double)shape_elements(&l->out);
-        parameters += (double)l->parameters;
-        kept += (double)l->activation_bytes;
-        widest = fmax(widest, fmax(out, 4 * (double)shape_elements(&l->in)));
-    }
-    if (first < end)
-        kept += 4 * (double)shape_elements(&job->model.layers[first].in); /* the stage's input */
-    double weights = 4 * parameters * (2 + state_floats(&job->optimizer));
-    /* two gradients of activations: the one that comes in and the one that is made of it */
-    return weights + items * (kept * most_in_flight(p, stage) + 2 * widest);
-}
-
-int64_t plan_memory(const struct job_spec *job, const struct plan *p)
-{
-    double most = 0;
-    for (int stage = 0; stage < p->pipeline; stage++)
-        most = fmax(most, stage_memory(job, p, stage));
-    return most < 9e18 ? (int64_t)most : INT64_MAX;
+    return r;
 }

@@ -11,9 +11,8 @@
 #include "spec/model_decode.h"
 #include "spec/names.h"
 
-#define BATCH_MAX     (1 << 24)
-#define EXACT_INT_MAX 9007199254740991.0 /* 2^53 - 1: what every JSON reader keeps exact */
-#define NAME_CHARS    " ._-"
+#define NAME_CHARS   " ._-"
+#define RESTARTS_MAX 1000
 
 static void free_texts(char **list)
 {
@@ -32,6 +31,7 @@ void job_spec_free(struct job_spec *s)
     model_done(&s->model);
     data_source_done(&s->train);
     data_source_done(&s->validation);
+    free(s->fit.class_weight);
     for (int i = 0; i < s->label_count; i++) {
         free(s->labels[i].key);
         free(s->labels[i].value);
@@ -77,69 +77,6 @@ static void decode_model(struct decoding *d, const json_t *v, const struct where
     if (!s->command) /* with one, all of it is out of place */
         model_decode(d, v, at, &s->model);
 }
-
-/* Known to the design, not to this version; the job is right without them. */
-static void decode_checkpoint(struct decoding *d, const json_t *v, const struct where *at,
-                              void *base)
-{
-    (void)v;
-    (void)base;
-    field_warn(d, at, "unsupported", "The weights at the end of the job are kept in any case.",
-               "Checkpoints are not taken by this version; \"checkpoint\" is ignored.");
-}
-
-static const struct object *const fit_kin[] = {&optimizer_object, &compile_object,
-                                               &resources_object, NULL};
-static const struct field fit_fields[] = {
-    {.name = "epochs",
-     .also = "num_epochs n_epochs max_epochs",
-     .kind = FIELD_INT,
-     FIELD_AT(struct fit, epochs),
-     .fallback = 1,
-     .min = 1,
-     .max = 1e9,
-     .help = "how often all data is passed",
-     .example = "10"},
-    {.name = "steps",
-     .also = "max_steps num_steps iterations",
-     .kind = FIELD_INT,
-     FIELD_AT(struct fit, steps),
-     .min = 1,
-     .max = 1e15,
-     .help = "how many optimizer steps are taken in all, instead of epochs",
-     .example = "1000"},
-    {.name = "batch_size",
-     .also = "batch bs global_batch_size",
-     .kind = FIELD_INT,
-     FIELD_AT(struct fit, batch_size),
-     .fallback = 32,
-     .min = 1,
-     .max = BATCH_MAX,
-     .help = "how many items a step takes, over all devices",
-     .example = "64"},
-    {.name = "shuffle",
-     .kind = FIELD_BOOL,
-     FIELD_AT(struct fit, shuffle),
-     .fallback = 1,
-     .help = "whether each epoch has its own order",
-     .example = "true"},
-    {.name = "seed",
-     .also = "random_seed random_state",
-     .kind = FIELD_INT,
-     FIELD_AT(struct fit, seed),
-     .max = EXACT_INT_MAX,
-     .help = "what start weights, order and dropout are drawn from",
-     .example = "42"},
-    {.name = "validation_split",
-     .also = "val_split",
-     .kind = FIELD_NUMBER,
-     FIELD_AT(struct fit, validation_split),
-     .max = 1,
-     .below_max = 1,
-     .help = "the last share of the training data, which is kept for validation",
-     .example = "0.2"},
-};
-const struct object fit_object = OBJECT("fit", fit_fields, fit_kin);
 
 static const struct field resources_fields[] = {
     {.name = "devices",
@@ -243,11 +180,27 @@ static const struct field job_fields[] = {
      .decode = decode_labels,
      .help = "words to find the job by",
      .example = "{\"team\": \"vision\"}"},
+    {.name = "precision",
+     .also = "dtype dtype_policy mixed_precision",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_precision,
+     .help = "how weights, activations and moments are kept",
+     .example = "\"mixed_bfloat16\""},
     {.name = "checkpoint",
+     .also = "checkpoints checkpointing",
      .kind = FIELD_CUSTOM,
      .decode = decode_checkpoint,
-     .help = "not in this version",
+     .help = "how often the state of the training is saved, or false",
      .example = "{\"every\": \"10m\"}"},
+    {.name = "max_restarts",
+     .also = "restarts max_retries retries backoff_limit",
+     .kind = FIELD_INT,
+     FIELD_AT(struct job_spec, max_restarts),
+     .fallback = 3,
+     .min = 0,
+     .max = RESTARTS_MAX,
+     .help = "how often an attempt that failed is started again",
+     .example = "3"},
     {.name = "user",
      .kind = FIELD_TEXT,
      FIELD_AT(struct job_spec, user),
@@ -279,6 +232,7 @@ static void check_command_parts(struct decoding *d, struct job_spec *s, const js
                                 const struct where *at)
 {
     static const char *const others[] = {"model", "compile", "data", "fit"};
+    static const char *const idle[] = {"precision", "checkpoint"};
     for (size_t i = 0; i < ARRAY_LEN(others); i++)
         if (json_object_get(doc, others[i]))
             field_fault(d, FIELD_WHERE(at, others[i]), "conflict",
@@ -286,11 +240,14 @@ static void check_command_parts(struct decoding *d, struct job_spec *s, const js
                         "program run.",
                         "A job with \"command\" has no \"%s\": the program does that itself.",
                         others[i]);
+    for (size_t i = 0; i < ARRAY_LEN(idle); i++)
+        if (json_object_get(doc, idle[i]))
+            field_warn(d, FIELD_WHERE(at, idle[i]), "no_effect", NULL,
+                       "A command sees to that itself; \"%s\" is ignored.", idle[i]);
     if (s->strategy.kind != STRATEGY_AUTO || s->strategy.is_mesh)
         field_warn(d, FIELD_WHERE(at, "strategy"), "no_effect", NULL,
                    "A command is started once on each device; \"strategy\" is ignored.");
-    s->strategy = (struct strategy){.kind = STRATEGY_AUTO, .schedule = SCHEDULE_1F1B};
-    parallel_set_defaults(&s->strategy.parallel);
+    strategy_set_defaults(&s->strategy);
 }
 
 static void check_whole(struct decoding *d, struct job_spec *s, const json_t *doc,
@@ -303,6 +260,7 @@ static void check_whole(struct decoding *d, struct job_spec *s, const json_t *do
     check_training_parts(d, doc, at);
     check_strategy(d, s, doc, at);
     check_training(d, s, doc, at);
+    check_fit(d, s, doc, at);
 }
 
 struct job_spec *job_spec_parse(const json_t *doc, int strict, struct faults *f,
@@ -319,11 +277,8 @@ struct job_spec *job_spec_parse(const json_t *doc, int strict, struct faults *f,
         return NULL;
     }
     struct job_spec *s = mem_zalloc(sizeof *s);
-    s->strategy.schedule = SCHEDULE_1F1B;
-    parallel_set_defaults(&s->strategy.parallel);
-    s->max_restarts = 3;
-    s->checkpoint = (struct checkpoint){.enabled = 1, .keep = 2};
-    s->fit.validation_freq = 1;
+    strategy_set_defaults(&s->strategy);
+    checkpoint_set_defaults(&s->checkpoint);
     field_decode_object(&d, &job_object, doc, &root, s);
     check_whole(&d, s, doc, &root);
     if (f->total == before)

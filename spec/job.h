@@ -65,6 +65,8 @@ enum csv_missing { CSV_MISSING_ERROR, CSV_MISSING_DROP, CSV_MISSING_FILL };
 enum token_type { TOKEN_AUTO, TOKEN_U8, TOKEN_U16, TOKEN_U32 }; /* auto: by the file's header */
 enum csv_header { CSV_HEADER_NO, CSV_HEADER_YES, CSV_HEADER_AUTO };
 
+#define DATA_MEMORY_LIMIT ((int64_t)1 << 30) /* bytes, where a source says nothing */
+
 struct data_source {
     enum data_format format;
     char *images;                    /* idx: path relative to a data root; owned */

@@ -1,5 +1,5 @@
-/* job_values.c: members of a job that are neither a number nor a name: command, labels, time and
- * memory. */
+/* job_values.c: members of a job that are neither a number nor a name: command, labels, time,
+ * memory, precision, checkpoints. */
 #include "spec/job_decode.h"
 
 #include <ctype.h>
@@ -7,16 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
+#include "spec/amount.h"
+#include "spec/names.h"
 
-#define ARGS_MAX        1024
-#define ARG_BYTES_MAX   65536 /* of one; the kernel takes 128 KiB */
-#define LABELS_MAX      32
-#define LABEL_VALUE_MAX 256
-#define TIME_LIMIT_MAX  (10LL * 365 * 24 * 3600)
-#define MEMORY_MIN      (1LL << 20)
-#define MEMORY_MAX      (1LL << 50)
+#define ARGS_MAX             1024
+#define ARG_BYTES_MAX        65536 /* of one; the kernel takes 128 KiB */
+#define LABELS_MAX           32
+#define LABEL_VALUE_MAX      256
+#define CHECKPOINT_STEPS_MAX 1000000000000000LL
 
 static int decode_argument(struct decoding *d, const json_t *v, const struct where *at, char **ret)
 {
@@ -123,107 +122,147 @@ void decode_labels(struct decoding *d, const json_t *v, const struct where *at, 
     }
 }
 
-/* "2h" for "2 hours"; NULL if that does not make a duration either. */
-static const char *nearest_duration(const char *text, char out[16])
-{
-    int64_t seconds;
-    size_t digits = strspn(text, "0123456789");
-    const char *unit = text + digits + strspn(text + digits, " ");
-    if (digits < 1 || digits > 9 || !isalpha((unsigned char)*unit))
-        return NULL;
-    snprintf(out, 16, "%.*s%c", (int)digits, text, tolower((unsigned char)*unit));
-    return clock_parse_duration(out, &seconds, NULL) == 0 ? out : NULL;
-}
-
-static void duration_fault(struct decoding *d, const json_t *v, const struct where *at,
-                           const char *hint)
-{
-    char shown[FIELD_SHOW_SIZE], near[16], better[64];
-    const char *text = json_string_value(v);
-    if (text && nearest_duration(text, near)) {
-        snprintf(better, sizeof better, "Did you mean \"%s\"?", near);
-        hint = better;
-    }
-    field_fault(d, at, "invalid", hint, "\"time_limit\" must be a duration, but is %s.",
-                field_show(v, shown));
-}
-
 void decode_time_limit(struct decoding *d, const json_t *v, const struct where *at, void *base)
 {
-    struct job_spec *s = base;
-    const char *hint = "For example: \"90s\", \"15m\" or \"2h\". To have no limit, leave it out.";
-    char shown[FIELD_SHOW_SIZE];
-    int64_t seconds = 0;
-    if (json_is_string(v)) {
-        if (clock_parse_duration(json_string_value(v), &seconds, NULL) < 0) {
-            duration_fault(d, v, at, hint);
-            return;
-        }
-    } else if (!field_whole(v, &seconds)) {
-        field_wrong_type(d, at, "time_limit", "a duration or a number of seconds", "\"2h\"", v);
-        return;
-    }
-    if (seconds < 1 || seconds > TIME_LIMIT_MAX)
-        field_fault(d, at, "out_of_range", hint,
-                    "\"time_limit\" must be between 1 second and ten years, but is %s.",
-                    field_show(v, shown));
-    else
-        s->time_limit_s = seconds;
-}
-
-static const struct {
-    const char *name;
-    int64_t bytes;
-} units[] = {
-    {"B", 1},     {"KiB", 1LL << 10}, {"MiB", 1LL << 20}, {"GiB", 1LL << 30}, {"TiB", 1LL << 40},
-    {"kB", 1000}, {"KB", 1000},       {"MB", 1000000},    {"GB", 1000000000}, {"TB", 1000000000000},
-};
-
-/* "512MiB", "1.5 GiB" to bytes; -1: it is neither. */
-static int64_t parse_bytes(const char *text)
-{
-    char *end;
-    if (!isdigit((unsigned char)text[0]) || strpbrk(text, "xXeEpP"))
-        return -1;
-    double x = strtod(text, &end);
-    end += strspn(end, " ");
-    for (size_t i = 0; i < ARRAY_LEN(units); i++)
-        if (strcmp(end, units[i].name) == 0)
-            return x * (double)units[i].bytes < 9e18 ? (int64_t)(x * (double)units[i].bytes) : -1;
-    return -1;
-}
-
-static void memory_fault(struct decoding *d, int64_t bytes, const json_t *v, const struct where *at)
-{
-    char hint[128] = "For example: \"8GiB\". To have all of the device, leave it out.";
-    char shown[FIELD_SHOW_SIZE];
-    if (json_is_integer(v) && bytes > 0 && bytes < MEMORY_MIN)
-        snprintf(hint, sizeof hint, "A number counts bytes; did you mean \"%lldMiB\"?",
-                 (long long)bytes);
-    field_fault(d, at, "out_of_range", hint,
-                "\"memory\" must be between 1MiB and 1024TiB, but is %s.", field_show(v, shown));
+    decode_duration(d, v, at,
+                    "For example: \"90s\", \"15m\" or \"2h\". To have no limit, leave it out.",
+                    &((struct job_spec *)base)->time_limit_s);
 }
 
 void decode_memory(struct decoding *d, const json_t *v, const struct where *at, void *base)
 {
-    struct resources *r = base;
+    decode_bytes(d, v, at, "For example: \"8GiB\". To have all of the device, leave it out.",
+                 &((struct resources *)base)->memory);
+}
+
+/* ---- precision ---- */
+
+static const struct field precision_fields[] = {
+    {.name = "weights",
+     .kind = FIELD_ENUM,
+     FIELD_AT(struct precision, weights),
+     .fallback = STORAGE_FLOAT32,
+     .words = &storage_type_words,
+     .help = "what layers multiply with; bfloat16 ones are rounded from float32 masters",
+     .example = "\"bfloat16\""},
+    {.name = "activations",
+     .kind = FIELD_ENUM,
+     FIELD_AT(struct precision, activations),
+     .fallback = STORAGE_FLOAT32,
+     .words = &storage_type_words,
+     .help = "what is kept between forward and backward",
+     .example = "\"bfloat16\""},
+    {.name = "moments",
+     .kind = FIELD_ENUM,
+     FIELD_AT(struct precision, moments),
+     .fallback = STORAGE_FLOAT32,
+     .words = &storage_type_words,
+     .help = "what the optimizer remembers",
+     .example = "\"bfloat16\""},
+};
+static const struct object precision_object = OBJECT("precision", precision_fields, NULL);
+
+static const struct word precisions[] = {{"float32", 0}, {"mixed_bfloat16", 1}};
+static const struct words precision_words = WORDS("a precision", precisions);
+
+static void decode_precision_name(struct decoding *d, const char *name, const struct where *at,
+                                  struct precision *p)
+{
+    const struct word *word = words_find(&precision_words, name);
+    if (word && word->value)
+        *p = (struct precision){.weights = STORAGE_BFLOAT16, .activations = STORAGE_BFLOAT16};
+    else if (!word && (strstr(name, "float16") || strcmp(name, "bf16") == 0))
+        field_fault(d, at, "unsupported",
+                    "Write \"mixed_bfloat16\": weights and activations are kept as bfloat16, and "
+                    "computed with in float32.",
+                    "\"%s\" is not a precision of this version: arithmetic is always float32.",
+                    name);
+    else if (!word)
+        field_unknown_word(d, at, &precision_words, name);
+}
+
+void decode_precision(struct decoding *d, const json_t *v, const struct where *at, void *base)
+{
+    struct precision *p = &((struct job_spec *)base)->precision;
+    if (json_is_string(v))
+        decode_precision_name(d, json_string_value(v), at, p);
+    else if (json_is_object(v))
+        field_decode_object(d, &precision_object, v, at, p);
+    else
+        field_wrong_type(d, at, "precision", "the name of a precision or an object",
+                         "\"mixed_bfloat16\"", v);
+}
+
+/* ---- checkpoints ---- */
+
+/* A number counts steps, a text is a duration. */
+static void decode_every(struct decoding *d, const json_t *v, const struct where *at, void *base)
+{
+    struct checkpoint *c = base;
     char shown[FIELD_SHOW_SIZE];
-    int64_t bytes = 0;
+    int64_t steps = 0;
     if (json_is_string(v)) {
-        bytes = parse_bytes(json_string_value(v));
-        if (bytes < 0) {
-            field_fault(d, at, "invalid", "For example: \"512MiB\" or \"8GiB\".",
-                        "\"memory\" must be an amount (a number with B, KiB, MiB, GiB, TiB, KB, "
-                        "MB, GB or TB), but is %s.",
-                        field_show(v, shown));
-            return;
-        }
-    } else if (!field_whole(v, &bytes)) {
-        field_wrong_type(d, at, "memory", "a number of bytes or an amount", "\"8GiB\"", v);
+        decode_duration(d, v, at, "For example: \"10m\", or 500 for every 500 steps.", &c->every_s);
         return;
     }
-    if (bytes < MEMORY_MIN || bytes > MEMORY_MAX)
-        memory_fault(d, bytes, v, at);
+    if (!field_whole(v, &steps)) {
+        field_wrong_type(d, at, "every", "a duration or a number of steps", "\"10m\"", v);
+        return;
+    }
+    if (steps < 1 || steps > CHECKPOINT_STEPS_MAX)
+        field_fault(d, at, "out_of_range", "To have none, write \"checkpoint\": false.",
+                    "\"every\" must be 1 step or more, but is %s.", field_show(v, shown));
     else
-        r->memory = bytes;
+        c->every_steps = steps;
+}
+
+static const struct field checkpoint_fields[] = {
+    {.name = "every_steps",
+     .also = "steps interval save_steps",
+     .kind = FIELD_INT,
+     FIELD_AT(struct checkpoint, every_steps),
+     .min = 1,
+     .max = CHECKPOINT_STEPS_MAX,
+     .help = "a checkpoint after each so many steps",
+     .example = "500"},
+    {.name = "every",
+     .also = "period frequency save_freq",
+     .kind = FIELD_CUSTOM,
+     .decode = decode_every,
+     .help = "the time between two checkpoints, or the number of steps",
+     .example = "\"10m\""},
+    {.name = "keep",
+     .also = "max_to_keep save_total_limit keep_last",
+     .kind = FIELD_INT,
+     FIELD_AT(struct checkpoint, keep),
+     .fallback = 2,
+     .min = 1,
+     .max = CHECKPOINT_KEEP_MAX,
+     .help = "how many of the newest are kept",
+     .example = "2"},
+};
+static const struct object checkpoint_object = OBJECT("checkpoint", checkpoint_fields, NULL);
+
+void checkpoint_set_defaults(struct checkpoint *c)
+{
+    field_set_defaults(&checkpoint_object, c);
+    c->enabled = 1;
+}
+
+void decode_checkpoint(struct decoding *d, const json_t *v, const struct where *at, void *base)
+{
+    struct checkpoint *c = &((struct job_spec *)base)->checkpoint;
+    if (json_is_false(v)) {
+        c->enabled = 0;
+        return;
+    }
+    if (!json_is_object(v)) {
+        field_wrong_type(d, at, "checkpoint", "an object or false", "{\"every\": \"10m\"}", v);
+        return;
+    }
+    field_decode_object(d, &checkpoint_object, v, at, c);
+    if (json_is_integer(json_object_get(v, "every")) && json_object_get(v, "every_steps"))
+        field_fault(d, FIELD_WHERE(at, "every_steps"), "conflict",
+                    "Leave one of the two out, or write \"every\" as a time such as \"10m\".",
+                    "\"every\" as a number counts steps, too.");
 }

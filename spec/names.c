@@ -73,6 +73,8 @@ const struct words optimizer_words = WORDS("an optimizer", optimizers);
 static const struct word schedules[] = {
     {"constant", SCHEDULE_CONSTANT},
     {"cosine", SCHEDULE_COSINE},
+    {"linear", SCHEDULE_LINEAR},
+    {"step", SCHEDULE_STEP},
 };
 const struct words schedule_words = WORDS("a schedule", schedules);
 
@@ -90,9 +92,8 @@ static const struct word transports[] = {
 const struct words transport_words = WORDS("a transport", transports);
 
 static const struct word data_formats[] = {
-    {"idx", DATA_IDX},
-    {"csv", DATA_CSV},
-    {"synthetic", DATA_SYNTHETIC},
+    {"idx", DATA_IDX}, {"csv", DATA_CSV}, {"synthetic", DATA_SYNTHETIC},
+    {"npy", DATA_NPY}, {"npz", DATA_NPZ}, {"tokens", DATA_TOKENS},
 };
 const struct words data_format_words = WORDS("a data format", data_formats);
 

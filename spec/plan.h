@@ -14,6 +14,7 @@
 #include "base/err.h"
 
 struct job_spec;
+struct model;
 
 enum strategy_kind {
     STRATEGY_AUTO,             /* only in a request */
@@ -119,19 +120,25 @@ int plan_stages(const struct plan *p); /* pipeline * chunks */
 json_t *plan_to_json(const struct plan *p);
 int plan_from_json(const json_t *doc, struct plan *ret, struct err *e);
 
-/* Bytes of the heaviest rank for a candidate: parameters, gradients, optimiser state and
- * activations of the micro-batches in flight (an ensemble's member trains on whole batches of its
- * shard). Not counted: the data, which ranks share. `p` needs kind, ranks, data, pipeline,
- * microbatches, schedule and stage_first. */
+/* Bytes of the heaviest rank for a candidate: parameters, gradients, optimiser state and what else
+ * replicas keep, activations of the micro-batches in flight (an ensemble's member trains on whole
+ * batches of its shard). Not counted: the data, which ranks share. `p` needs all but memory_bytes,
+ * chosen_by_auto and why. */
 int64_t plan_memory(const struct job_spec *job, const struct plan *p);
+
+/* Sets p->recompute such that every rank stays within `limit` bytes, with as little computed again
+ * as it takes; where nothing does, such that ranks need as little as they can. A rank that fits
+ * without has nothing computed again. `p` as for plan_memory. */
+void plan_recompute(const struct job_spec *job, struct plan *p, int64_t limit);
 
 /* Cuts the layers into `stages` contiguous stages, minimising the dearest stage's forward plus
  * backward FLOPs (ties: the most even). A layer with work has parameters or is a
  * rescaling; the others (flatten, reshape, dropout, activation) go with the layer before them (with
- * the one after at the start); their FLOPs count with it. Every stage gets a layer with work; fails
- * with ERR_INVALID, and says how many stages there can be, when there are too few. One stage is
- * always possible. `ret_stage_first` has room for stages + 1. At most MODEL_MAX_LAYERS layers bound
- * the search. */
+ * the one after at the start); their FLOPs count with it. An `add` stays with the layer whose
+ * output it adds, and with all between. Every stage gets a layer with work; fails with ERR_INVALID,
+ * and says how many stages there can be, when there are too few. One stage is always possible.
+ * `ret_stage_first` has room for stages + 1. At most MODEL_MAX_LAYERS layers bound the search. */
 int plan_cut(const struct job_spec *job, int stages, int *ret_stage_first, struct err *e);
+int plan_most_stages(const struct model *m); /* 1 of a model without layers */
 
 #endif

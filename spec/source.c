@@ -5,9 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "spec/amount.h"
 #include "spec/layer.h"
 #include "spec/model_decode.h"
 #include "spec/names.h"
+
+#define ARRAY_NAME_MAX 256
 
 static const struct word headers[] = {{"auto", CSV_HEADER_AUTO}};
 static const struct words header_words = WORDS("a word for a header", headers);
@@ -24,6 +27,23 @@ static void decode_header(struct decoding *d, const json_t *v, const struct wher
         field_wrong_type(d, at, "header", "true, false or \"auto\"", "true", v);
 }
 
+static void decode_memory_limit(struct decoding *d, const json_t *v, const struct where *at,
+                                void *base)
+{
+    decode_bytes(d, v, at, "For example: \"4GiB\".", &((struct data_source *)base)->memory_limit);
+}
+
+/* What numpy calls an array: a name of its own in the archive, not a path. */
+static void check_array_name(struct decoding *d, const struct where *at, const char *text)
+{
+    size_t n = strlen(text);
+    char hint[160], shown[FIELD_SHOW_SIZE];
+    if (n < 5 || strcmp(text + n - 4, ".npy") != 0)
+        return;
+    snprintf(hint, sizeof hint, "Write \"%.*s\".", (int)(n - 4), field_clip(text, shown));
+    field_fault(d, at, "invalid", hint, "Arrays in an npz file are named without \".npy\".");
+}
+
 #define FORMAT_FIELD                                                                               \
     {                                                                                              \
         .name = "format", .also = "type", .kind = FIELD_ENUM,                                      \
@@ -37,12 +57,34 @@ static void decode_header(struct decoding *d, const json_t *v, const struct wher
         .example = (example_)                                                                      \
     }
 
+#define ARRAY_FIELD(name_, help_)                                                                  \
+    {                                                                                              \
+        .name = #name_, .kind = FIELD_TEXT, FIELD_AT(struct data_source, name_),                   \
+        .fallback_text = #name_, .min = 1, .max = ARRAY_NAME_MAX, .check = check_array_name,       \
+        .help = (help_), .example = "\"" #name_ "\""                                               \
+    }
+#define LIMIT_FIELD                                                                                \
+    {                                                                                              \
+        .name = "limit", .also = "max_samples n_samples take", .kind = FIELD_INT,                  \
+        FIELD_AT(struct data_source, limit), .min = 1, .max = 1e15,                                \
+        .help = "how many items are used, the first ones", .example = "1000"                       \
+    }
+#define MEMORY_FIELD                                                                               \
+    {                                                                                              \
+        .name = "memory_limit", .also = "max_memory buffer_size", .kind = FIELD_CUSTOM,            \
+        .decode = decode_memory_limit,                                                             \
+        .help = "the size from which on data is read from its file as it is needed",               \
+        .example = "\"4GiB\""                                                                      \
+    }
+
 static const struct object *const source_objects[];
 
 static const struct field idx_fields[] = {
     FORMAT_FIELD,
     PATH_FIELD(images, "the idx file with the items", "\"mnist/train-images-idx3-ubyte.gz\""),
     PATH_FIELD(labels, "the idx file with the labels", "\"mnist/train-labels-idx1-ubyte.gz\""),
+    LIMIT_FIELD,
+    MEMORY_FIELD,
 };
 static const struct field csv_fields[] = {
     FORMAT_FIELD,
@@ -62,6 +104,53 @@ static const struct field csv_fields[] = {
      .max = 1e6,
      .help = "which column has the label, from 0; negative from the end",
      .example = "-1"},
+    {.name = "missing",
+     .also = "na missing_values",
+     .kind = FIELD_ENUM,
+     FIELD_AT(struct data_source, missing),
+     .fallback = CSV_MISSING_ERROR,
+     .words = &csv_missing_words,
+     .help = "what becomes of a row in which a value is missing",
+     .example = "\"drop\""},
+    {.name = "fill",
+     .also = "fill_value fillna",
+     .kind = FIELD_NUMBER,
+     FIELD_AT(struct data_source, fill),
+     .min = -3e38,
+     .max = 3e38,
+     .help = "what takes the place of a missing value, with \"missing\": \"fill\"",
+     .example = "0"},
+    LIMIT_FIELD,
+    MEMORY_FIELD,
+};
+static const struct field npy_fields[] = {
+    FORMAT_FIELD,
+    PATH_FIELD(x, "the npy file with the items", "\"x_train.npy\""),
+    PATH_FIELD(y, "the npy file with the labels", "\"y_train.npy\""),
+    LIMIT_FIELD,
+    MEMORY_FIELD,
+};
+static const struct field npz_fields[] = {
+    FORMAT_FIELD,
+    PATH_FIELD(path, "the npz file with both arrays", "\"train.npz\""),
+    ARRAY_FIELD(x, "the name of the array with the items"),
+    ARRAY_FIELD(y, "the name of the array with the labels"),
+    LIMIT_FIELD,
+    MEMORY_FIELD,
+};
+static const struct field tokens_fields[] = {
+    FORMAT_FIELD,
+    PATH_FIELD(path, "the file with the tokens, which may be compressed (.gz)", "\"tokens.bin\""),
+    {.name = "dtype",
+     .also = "token_type",
+     .kind = FIELD_ENUM,
+     FIELD_AT(struct data_source, dtype),
+     .fallback = TOKEN_AUTO,
+     .words = &token_type_words,
+     .help = "how a token is written; \"auto\": as the file's header says",
+     .example = "\"uint16\""},
+    LIMIT_FIELD,
+    MEMORY_FIELD,
 };
 static const struct field synthetic_fields[] = {
     FORMAT_FIELD,
@@ -99,21 +188,48 @@ static const struct field synthetic_fields[] = {
      .max = 4294967295.0,
      .help = "the seed of the generator",
      .example = "42"},
+    LIMIT_FIELD,
 };
 
 static const struct object idx = OBJECT("data of the format idx", idx_fields, source_objects);
 static const struct object csv = OBJECT("data of the format csv", csv_fields, source_objects);
 static const struct object synthetic =
     OBJECT("data of the format synthetic", synthetic_fields, source_objects);
-static const struct object *const source_objects[] = {
-    [DATA_IDX] = &idx, [DATA_CSV] = &csv, [DATA_SYNTHETIC] = &synthetic, NULL};
+static const struct object npy = OBJECT("data of the format npy", npy_fields, source_objects);
+static const struct object npz = OBJECT("data of the format npz", npz_fields, source_objects);
+static const struct object tokens =
+    OBJECT("data of the format tokens", tokens_fields, source_objects);
+static const struct object *const source_objects[] = {[DATA_IDX] = &idx,
+                                                      [DATA_CSV] = &csv,
+                                                      [DATA_SYNTHETIC] = &synthetic,
+                                                      [DATA_NPY] = &npy,
+                                                      [DATA_NPZ] = &npz,
+                                                      [DATA_TOKENS] = &tokens,
+                                                      NULL};
 
 void data_source_done(struct data_source *s)
 {
     free(s->images);
     free(s->labels);
     free(s->path);
+    free(s->x);
+    free(s->y);
     *s = (struct data_source){0};
+}
+
+/* A value to fill in belongs to the policy that does so, and the other way round. */
+static void check_fill(struct decoding *d, const json_t *v, const struct where *at,
+                       const struct data_source *s)
+{
+    int given = json_object_get(v, "fill") != NULL;
+    if (s->format != DATA_CSV)
+        return;
+    if (s->missing == CSV_MISSING_FILL && !given)
+        field_missing(d, &csv, field_find(&csv, "fill"), v, at);
+    else if (s->missing != CSV_MISSING_FILL && given)
+        field_warn(d, FIELD_WHERE(at, "fill"), "no_effect", "Write \"missing\": \"fill\".",
+                   "\"fill\" has no effect with \"missing\": \"%s\".",
+                   words_name(&csv_missing_words, (int)s->missing));
 }
 
 static void decode_source(struct decoding *d, const json_t *v, const struct where *at,
@@ -129,9 +245,11 @@ static void decode_source(struct decoding *d, const json_t *v, const struct wher
     const struct word *word =
         json_is_string(format) ? words_meant(&data_format_words, json_string_value(format)) : NULL;
     s->header = CSV_HEADER_AUTO;
-    if (word)
+    s->memory_limit = DATA_MEMORY_LIMIT;
+    if (word) {
         field_decode_object(d, source_objects[word->value], v, at, s);
-    else if (format)
+        check_fill(d, v, at, s);
+    } else if (format)
         field_decode(d, field, format, FIELD_WHERE(at, "format"), s);
     else
         field_missing(d, &csv, field, v, at);
@@ -155,7 +273,8 @@ static void decode_validation(struct decoding *d, const json_t *v, const struct 
 
 #define SOURCE_EXAMPLE "{\"format\": \"csv\", \"path\": \"iris.csv\"}"
 
-static const struct object *const data_kin[] = {&csv, &idx, &synthetic, &fit_object, NULL};
+static const struct object *const data_kin[] = {&csv, &idx,    &synthetic,  &npy,
+                                                &npz, &tokens, &fit_object, NULL};
 static const struct field data_fields[] = {
     {.name = "train",
      .also = "training",

@@ -58,7 +58,7 @@ static void plan(int devices, int64_t memory, const char *strategy, struct plan 
         fail_msg("%s: %s", f.items[0].message, f.items[0].hint ? f.items[0].hint : "");
     assert_non_null(ret->why);
     assert_int_not_equal(ret->why[0], 0);
-    assert_int_equal(ret->data * ret->pipeline, ret->ranks);
+    assert_int_equal(ret->data * ret->pipeline * ret->tensor, ret->ranks);
     json_auto_t *doc = plan_to_json(ret); /* and as text, the very same */
     CLEANUP(mem_freep) char *expected = json_dumps(doc, JSON_COMPACT);
     struct buf text = BUF_INIT;
@@ -103,18 +103,46 @@ static void what_fits_is_mirrored(void **state)
     plan(4, 0, "\"auto\"", &p);
     assert_int_equal(p.kind, STRATEGY_MIRRORED);
     assert_int_equal(p.data, 4);
+    assert_int_equal(p.zero, 0);
     int64_t needed = p.memory_bytes;
     plan_done(&p);
     plan(4, needed, "\"auto\"", &p); /* exactly enough */
     assert_int_equal(p.kind, STRATEGY_MIRRORED);
+    assert_int_equal(p.zero, 0);
     plan_done(&p);
     plan(4, needed - 1, "\"auto\"", &p); /* one byte too little */
-    assert_int_equal(p.kind, STRATEGY_PIPELINE);
-    assert_int_equal(p.pipeline, 2);
-    assert_int_equal(p.data, 2);
+    assert_int_equal(p.kind, STRATEGY_MIRRORED);
+    assert_int_equal(p.zero, 1);
     assert_true(p.memory_bytes <= needed - 1);
-    assert_non_null(strstr(p.why, "whole model on every rank"));
+    assert_non_null(strstr(p.why, "divide optimizer state among them (zero 1, as memory asks"));
     plan_done(&p);
+}
+
+/* With less and less memory more is divided; once nothing fits, nothing does with less. */
+static void memory_asks_for_more_and_more(void **state)
+{
+    (void)state;
+    struct plan p;
+    plan(4, 0, "\"auto\"", &p);
+    int64_t needed = p.memory_bytes;
+    plan_done(&p);
+    int seen[4] = {0}, pipelines = 0, refused = 0;
+    for (int64_t limit = needed; limit > needed / 16; limit -= needed / 64) {
+        struct job_spec *s = network(4, limit, "\"auto\"");
+        struct faults f = {0};
+        if (planner_plan(s, &unknown, &p, &f) == 0) {
+            assert_int_equal(refused, 0);
+            assert_true(p.memory_bytes <= limit);
+            seen[p.zero]++;
+            pipelines += p.pipeline > 1;
+            plan_done(&p);
+        } else {
+            refused++;
+        }
+        faults_done(&f);
+        job_spec_free(s);
+    }
+    assert_true(seen[0] > 0 && seen[1] > 0 && seen[2] > 0 && pipelines > 0 && refused > 0);
 }
 
 static void the_fewest_stages_that_fit(void **state)
@@ -126,28 +154,49 @@ static void the_fewest_stages_that_fit(void **state)
     assert_int_equal(two.microbatches, 4);
     assert_int_equal(two.chosen_by_auto, 0);
     plan_done(&two);
-    plan(4, needed / 2 + needed / 8, "\"auto\"", &four);
+    plan(4, needed / 2 + needed / 8, "{\"zero\": 0, \"recompute\": \"none\"}", &four);
     assert_int_equal(four.kind, STRATEGY_PIPELINE);
     assert_int_equal(four.pipeline, 4);
+    assert_int_equal(four.chosen_by_auto, 1);
     assert_int_equal(four.stage_first[0], 0);
     assert_int_equal(four.stage_first[4], 4);
+    assert_non_null(strstr(four.why, "whole model on every rank"));
     plan_done(&four);
 }
+
+#define WHOLE "{\"data\": 2, \"zero\": 0, \"recompute\": \"none\"}"
 
 static void what_does_not_fit_gets_a_proposal(void **state)
 {
     (void)state;
     struct plan p;
-    plan(2, 0, "\"mirrored\"", &p);
+    plan(2, 0, WHOLE, &p);
     int64_t needed = p.memory_bytes;
     plan_done(&p);
-    char bytes[40];
-    snprintf(bytes, sizeof(bytes), "%lld bytes", (long long)needed);
-    refuse(2, needed - 1, "\"mirrored\"", "does_not_fit", "\"auto\" fits these 2 devices");
-    refuse(2, needed - 1, "\"mirrored\"", "does_not_fit", bytes);
+    refuse(2, needed / 2, WHOLE, "does_not_fit", "\"auto\" fits these devices");
     refuse(1, needed / 2, "\"auto\"", "does_not_fit", "devices with \"strategy\": \"auto\"");
-    refuse(2, 1000, "\"auto\"", "does_not_fit", "smaller batch_size");
-    refuse(2, 1000, "\"segment_ensemble\"", "does_not_fit", "smaller batch_size");
+    refuse(2, 1000, "\"auto\"", "does_not_fit", "smaller model");
+    refuse(2, 1000, "\"segment_ensemble\"", "does_not_fit", "smaller model");
+}
+
+/* The batch that is proposed fits, and one more item would not. */
+static void the_largest_batch_that_fits(void **state)
+{
+    (void)state;
+    struct job_spec *s =
+        network(1, 0, "{\"data\": 1, \"recompute\": \"none\", \"microbatches\": 1}");
+    struct faults f = {0};
+    struct plan p;
+    s->fit.batch_size = 100;
+    assert_int_equal(planner_plan(s, &unknown, &p, &f), 0);
+    s->resources.memory = p.memory_bytes;
+    plan_done(&p);
+    s->fit.batch_size = 250;
+    assert_int_equal(planner_plan(s, &unknown, &p, &f), ERR_INVALID);
+    assert_non_null(strstr(f.items[0].hint, "A batch_size of up to 100 fits."));
+    assert_non_null(strstr(f.items[0].message, "too much"));
+    faults_done(&f);
+    job_spec_free(s);
 }
 
 static void requests_that_contradict_themselves(void **state)
@@ -305,7 +354,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_device_is_none),
         cmocka_unit_test(what_fits_is_mirrored),
+        cmocka_unit_test(memory_asks_for_more_and_more),
         cmocka_unit_test(the_fewest_stages_that_fit),
+        cmocka_unit_test(the_largest_batch_that_fits),
         cmocka_unit_test(what_does_not_fit_gets_a_proposal),
         cmocka_unit_test(requests_that_contradict_themselves),
         cmocka_unit_test(microbatches_follow_the_rows),

@@ -140,7 +140,7 @@ static void test_transformer(void **state)
 {
     (void)state;
     json_t *doc = json(transformer);
-    struct job_spec *s = parse(doc, 4, 0); /* three layers, the format */
+    struct job_spec *s = parse(doc, 3, 0); /* three layers */
     assert_null(s);
     json_object_set_new(json_object_get(doc, "model"), "layers",
                         json("[{'type': 'layer_normalization', 'epsilon': 1e-05},"
@@ -183,7 +183,7 @@ static void test_example(void **state)
 {
     (void)state;
     json_t *doc = json(example);
-    struct job_spec *s = parse(doc, 0, 1); /* checkpoint */
+    struct job_spec *s = parse(doc, 0, 0);
     assert_int_equal(s->has_validation, 0);
     assert_int_equal(s->fit.epochs, 10);
     assert_int_equal(s->fit.batch_size, 64);
@@ -193,6 +193,7 @@ static void test_example(void **state)
     assert_int_equal(s->resources.device, DEVICE_GPU);
     assert_int_equal(s->strategy.kind, STRATEGY_AUTO);
     assert_int_equal(s->time_limit_s, 7200);
+    assert_int_equal(s->checkpoint.every_s, 600);
     assert_int_equal(s->label_count, 1);
     assert_string_equal(s->labels[0].key, "team");
     assert_string_equal(s->labels[0].value, "vision");
@@ -226,6 +227,27 @@ static void test_defaults(void **state)
     assert_int_equal(s->resources.memory, 0);
     assert_int_equal(s->strategy.kind, STRATEGY_AUTO);
     assert_int_equal(s->strategy.schedule, SCHEDULE_1F1B);
+    assert_int_equal(s->strategy.zero, -1);
+    assert_int_equal(s->strategy.recompute, RECOMPUTE_AUTO);
+    assert_int_equal(s->strategy.parallel.reproducible, 0);
+    assert_int_equal(s->strategy.parallel.grains, 8);
+    assert_int_equal(s->strategy.parallel.sync, SYNC_EVERY_STEP);
+    assert_int_equal(s->strategy.parallel.local_steps, 8);
+    assert_true(s->strategy.parallel.outer_learning_rate == 1);
+    assert_true(s->strategy.parallel.outer_momentum == 0);
+    assert_int_equal(s->strategy.parallel.codec, CODEC_NONE);
+    assert_true(s->strategy.parallel.top_k == 0.01);
+    assert_int_equal(s->precision.weights, STORAGE_FLOAT32);
+    assert_int_equal(s->checkpoint.enabled, 1);
+    assert_int_equal(s->checkpoint.keep, 2);
+    assert_int_equal(s->checkpoint.every_s + s->checkpoint.every_steps, 0);
+    assert_int_equal(s->max_restarts, 3);
+    assert_int_equal(s->fit.validation_freq, 1);
+    assert_int_equal(s->fit.early_stopping.enabled, 0);
+    assert_null(s->fit.class_weight);
+    assert_int_equal(s->train.limit, 0);
+    assert_int_equal(s->train.memory_limit, DATA_MEMORY_LIMIT);
+    assert_int_equal(s->train.missing, CSV_MISSING_ERROR);
     assert_int_equal(s->time_limit_s, 0);
     assert_int_equal(s->model.layers[0].use_bias, 1);
     assert_int_equal(s->model.layers[0].activation, ACTIVATION_LINEAR);
@@ -311,47 +333,73 @@ static void test_time_limit(void **state)
     }
 }
 
+/* What a strategy becomes. `chunks` and `schedule` are as settled by the rest of the job. */
 static void test_strategies(void **state)
 {
     (void)state;
     static const char resources[] =
         "{'model': {'input': [4], 'layers': [{'type': 'dense', 'units': 3},"
-        "{'type': 'activation', 'activation': 'gelu'}, {'type': 'dense', 'units': 1}]},"
+        "{'type': 'activation', 'activation': 'gelu'}, {'type': 'dense', 'units': 3},"
+        "{'type': 'dense', 'units': 3}, {'type': 'dense', 'units': 1}]},"
         "'compile': {'optimizer': 'sgd', 'loss': 'mse'}, 'resources': {'devices': 4},"
         "'data': {'train': {'format': 'csv', 'path': 'a/b.csv'}}, 'strategy': 0}";
     static const struct {
         const char *text;
         int kind; /* -1: a fault */
         size_t warnings;
+        int is_mesh, schedule, chunks, zero;
     } cases[] = {
-        {"'mirrored'", STRATEGY_MIRRORED, 0},
-        {"'segment_ensemble'", STRATEGY_SEGMENT_ENSEMBLE, 0},
-        {"'pipeline'", -1, 0}, /* 4 stages of 2 layers */
-        {"{'data': 2, 'pipeline': 2}", STRATEGY_PIPELINE, 0},
+        {"'mirrored'", STRATEGY_MIRRORED, 0, 0, SCHEDULE_1F1B, 0, -1},
+        {"'segment_ensemble'", STRATEGY_SEGMENT_ENSEMBLE, 0, 0, SCHEDULE_1F1B, 0, -1},
+        {"'pipeline'", STRATEGY_PIPELINE, 0, 0, SCHEDULE_1F1B, 0, -1},
+        {"'tensor'", STRATEGY_TENSOR, 0, 0, SCHEDULE_1F1B, 0, -1},
+        {"'local_sgd'", STRATEGY_LOCAL_SGD, 0, 0, SCHEDULE_1F1B, 0, -1},
+        {"'multi_worker_mirrored'", STRATEGY_MIRRORED, 1, 0, SCHEDULE_1F1B, 0, -1},
+        {"{'data': 2, 'pipeline': 2}", STRATEGY_PIPELINE, 0, 1, SCHEDULE_1F1B, 0, -1},
         {"{'data': 2, 'pipeline': 2, 'tensor': 1, 'zero': 0, 'recompute': 'none',"
          " 'reproducible': false, 'schedule': 'gpipe', 'microbatches': 8}",
-         STRATEGY_PIPELINE, 0},
-        {"{'data': 4}", STRATEGY_MIRRORED, 0},
-        {"{'data': 4, 'pipeline': 1, 'microbatches': 8}", STRATEGY_MIRRORED, 1},
-        {"{'data': 2, 'pipeline': 2, 'microbatches': 64}", STRATEGY_PIPELINE, 1},
-        {"{'data': 2}", -1, 0},
-        {"{'pipeline': 4}", -1, 0},
-        {"{'schedule': 'gpipe'}", -1, 0},
-        {"{}", -1, 0},
-        {"{'data': 4, 'reproducible': true}", -1, 0},
-        {"{'data': 4, 'zero': 1}", -1, 0},
-        {"{'data': 4, 'recompute': 'full'}", -1, 0},
-        {"'local_sgd'", -1, 0},
-        {"'tensor'", -1, 0},
-        {"4", -1, 0},
+         STRATEGY_PIPELINE, 0, 1, SCHEDULE_GPIPE, 0, 0},
+        {"{'data': 4}", STRATEGY_MIRRORED, 0, 1, SCHEDULE_1F1B, 0, -1},
+        {"{'data': 4, 'zero': 3}", STRATEGY_MIRRORED, 0, 1, SCHEDULE_1F1B, 0, 3},
+        {"{'data': 2, 'tensor': 2}", STRATEGY_TENSOR, 0, 1, SCHEDULE_1F1B, 0, -1},
+        {"{'pipeline': 2, 'tensor': 2}", STRATEGY_PIPELINE, 0, 1, SCHEDULE_1F1B, 0, -1},
+        {"{'pipeline': 2, 'data': 2, 'schedule': 'interleaved'}", STRATEGY_PIPELINE, 0, 1,
+         SCHEDULE_INTERLEAVED, 2, -1},
+        {"{'pipeline': 2, 'data': 2, 'chunks': 2}", STRATEGY_PIPELINE, 0, 1, SCHEDULE_INTERLEAVED,
+         2, -1},
+        {"{'pipeline': 2, 'data': 2, 'chunks': 3}", -1, 0, 0, 0, 0, 0}, /* 6 stages of 4 layers */
+        {"{'data': 4, 'pipeline': 1, 'microbatches': 8}", STRATEGY_MIRRORED, 0, 1, SCHEDULE_1F1B, 0,
+         -1},
+        {"{'data': 2, 'pipeline': 2, 'microbatches': 64}", STRATEGY_PIPELINE, 1, 1, SCHEDULE_1F1B,
+         0, -1},
+        {"{'data': 4, 'sync': 'local_sgd', 'local_steps': 3}", STRATEGY_LOCAL_SGD, 0, 1,
+         SCHEDULE_1F1B, 0, -1},
+        {"{'schedule': 'gpipe'}", STRATEGY_AUTO, 0, 0, SCHEDULE_GPIPE, 0, -1},
+        {"{'reproducible': true}", STRATEGY_AUTO, 0, 0, SCHEDULE_1F1B, 0, -1},
+        {"{'zero': 1}", STRATEGY_AUTO, 0, 0, SCHEDULE_1F1B, 0, 1},
+        {"{'data': 2}", -1, 0, 0, 0, 0, 0},
+        {"{'pipeline': 3}", -1, 0, 0, 0, 0, 0},
+        {"{}", -1, 0, 0, 0, 0, 0},
+        {"{'data': 4, 'zero': 4}", -1, 0, 0, 0, 0, 0},
+        {"{'data': 4, 'recompute': 'full'}", -1, 0, 0, 0, 0, 0},
+        {"'zero'", -1, 0, 0, 0, 0, 0},
+        {"4", -1, 0, 0, 0, 0, 0},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        print_message("%s\n", cases[i].text);
         char *wrapped = mem_printf("[%s]", cases[i].text);
         json_t *doc = json(resources), *list = json(wrapped);
         json_object_set(doc, "strategy", json_array_get(list, 0));
         struct job_spec *s = parse(doc, cases[i].kind < 0, cases[i].warnings);
-        if (cases[i].kind >= 0)
+        if (cases[i].kind >= 0) {
             assert_int_equal(s->strategy.kind, cases[i].kind);
+            assert_int_equal(s->strategy.is_mesh, cases[i].is_mesh);
+            assert_int_equal(s->strategy.schedule, cases[i].schedule);
+            assert_int_equal(s->strategy.chunks, cases[i].chunks);
+            assert_int_equal(s->strategy.zero, cases[i].zero);
+            assert_int_equal(s->strategy.parallel.sync == SYNC_LOCAL_SGD,
+                             cases[i].kind == STRATEGY_LOCAL_SGD);
+        }
         job_spec_free(s);
         json_decref(list);
         json_decref(doc);

@@ -1,17 +1,6 @@
-/* spec_wrong.c: wrong documents and the whole of their answers. Each is the good document below
- * with some members replaced; the answer must have these faults, in this order, and no other. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "base/mem.h"
-#include "spec/job.h"
+/* spec_wrong.c: wrong documents and their answers, but for strategies (spec_strategy.c) and for
+ * what says how a model is fitted (spec_fit.c). */
+#include "tests/unit/spec_answers.h"
 
 static const char good[] =
     "{\"name\": \"t\", \"model\": {\"input\": [64], \"layers\": ["
@@ -23,28 +12,12 @@ static const char good[] =
     "\"fit\": {\"epochs\": 2, \"batch_size\": 64}, \"resources\": {\"devices\": 2},"
     "\"strategy\": \"mirrored\"}";
 
-#define MOST 5
-struct change {
-    const char *pointer;
-    const char *value; /* JSON; NULL: taken out */
-};
-struct answer {
-    const char *pointer, *code, *message, *hint;
-};
-struct wrong {
-    struct change changes[MOST];
-    struct answer faults[MOST];
-    struct answer warnings[MOST];
-    int strict;
-};
-
 #define ALL_LAYERS                                                                                 \
     "This version has dense, flatten, reshape, rescaling, dropout, activation and "                \
     "layer_normalization."
 #define ALL_FUNCTIONS                                                                              \
     "This version has linear, relu, tanh, sigmoid, gelu, gelu_tanh, elu, silu, softplus, "         \
     "leaky_relu and softmax."
-#define ALL_STRATEGIES "This version runs auto, none, mirrored, pipeline and segment_ensemble."
 
 static const struct wrong wrongs[] = {
     /* names */
@@ -75,10 +48,10 @@ static const struct wrong wrongs[] = {
      .faults = {{"/compile/optimizer", "unknown_value",
                  "\"rmsprop\" is not an optimizer that this version knows.",
                  "This version has sgd, adam and adamw."}}},
-    {.changes = {{"/data/train/format", "\"tokens\""}},
+    {.changes = {{"/data/train/format", "\"parquet\""}},
      .faults = {{"/data/train/format", "unknown_value",
-                 "\"tokens\" is not a data format that this version knows.",
-                 "This version has idx, csv and synthetic."}}},
+                 "\"parquet\" is not a data format that this version knows.",
+                 "This version has idx, csv, synthetic, npy, npz and tokens."}}},
 
     /* fields */
     {.changes = {{"/fit/batch_size", NULL}, {"/fit/batchsize", "64"}},
@@ -107,7 +80,7 @@ static const struct wrong wrongs[] = {
     {.changes = {{"/a~0b~1c", "1"}},
      .warnings = {{"/a~0b~1c", "unknown_field", "\"a~b/c\" is not a field of a job and is ignored.",
                    "Its fields are name, command, model, compile, data, fit, resources, strategy, "
-                   "priority, time_limit, labels, checkpoint, user."}}},
+                   "priority, time_limit, labels, precision, checkpoint, max_restarts, user."}}},
     {.changes = {{"/data", NULL}},
      .faults = {{"/data", "required", "\"data\" is missing: what the model is trained on.",
                  "Add, for example, \"data\": {\"train\": {\"format\": \"csv\", \"path\": "
@@ -256,36 +229,6 @@ static const struct wrong wrongs[] = {
                  "\"warmup_steps\" (10).",
                  "Write a number above 10."}}},
 
-    /* strategies */
-    {.changes = {{"/strategy", "\"multi_worker_mirrored\""}},
-     .faults = {{"/strategy", "unsupported",
-                 "\"multi_worker_mirrored\" is not a strategy that this version runs.",
-                 "Write \"mirrored\": data parallel on one node. " ALL_STRATEGIES}}},
-    {.changes = {{"/strategy", "\"none\""}},
-     .faults = {{"/strategy", "devices_mismatch",
-                 "The strategy \"none\" trains on one device, but /resources/devices is 2.",
-                 "Write \"mirrored\" to use them all, or set /resources/devices to 1."}}},
-    {.changes = {{"/strategy", "\"pipeline\""}, {"/resources/devices", "3"}},
-     .faults = {{"/strategy", "too_many_stages",
-                 "A pipeline of 3 stages needs as many layers with work, but the model has "
-                 "2.",
-                 "Use up to 2, or add data parallelism with a mesh such as {\"data\": 2, "
-                 "\"pipeline\": 2} over 4 devices."}}},
-    {.changes = {{"/strategy", "{\"data\": 2, \"pipeline\": 2, \"tensor\": 2}"}},
-     .faults = {{"/strategy/tensor", "unsupported",
-                 "\"tensor\" can only be 1 in this version: its meshes have the sizes data and "
-                 "pipeline.",
-                 "Write \"tensor\": 1, or leave it out."}}},
-    {.changes = {{"/strategy", "{\"data\": 2, \"pipeline\": 2}"}},
-     .faults = {{"/strategy", "mesh_mismatch",
-                 "data 2 times pipeline 2 is 4, but /resources/devices is 2.",
-                 "Set /resources/devices to 4, or the mesh to 2."}}},
-    {.changes = {{"/strategy", "{\"name\": \"mirrored\"}"}},
-     .faults = {{"/strategy/name", "invalid",
-                 "A strategy is a name alone or a mesh of sizes, not both.",
-                 "Write \"strategy\": \"mirrored\", or a mesh such as {\"data\": 1, \"pipeline\": "
-                 "2}."}}},
-
     /* another kind of job, or of version */
     {.changes = {{"/command", "[\"python3\", \"train.py\"]"},
                  {"/compile", NULL},
@@ -297,10 +240,6 @@ static const struct wrong wrongs[] = {
                  "run."}},
      .warnings = {{"/strategy", "no_effect",
                    "A command is started once on each device; \"strategy\" is ignored.", NULL}}},
-    {.changes = {{"/checkpoint", "{\"every\": \"10m\"}"}},
-     .warnings = {{"/checkpoint", "unsupported",
-                   "Checkpoints are not taken by this version; \"checkpoint\" is ignored.",
-                   "The weights at the end of the job are kept in any case."}}},
     {.changes = {{"/model", "{\"class_name\": \"Sequential\", \"config\": {}}"}},
      .faults = {{"/model", "unsupported",
                  "This is a model as Keras's to_json() writes it, which this version does not "
@@ -331,76 +270,12 @@ static const struct wrong wrongs[] = {
                  "The nearest that works is 1000."}}},
 };
 
-static void unescape(char *token)
-{
-    char *out = token;
-    for (char *p = token; *p; p++) {
-        if (*p == '~')
-            *out++ = *++p == '0' ? '~' : '/';
-        else
-            *out++ = *p;
-    }
-    *out = '\0';
-}
-
-static void change(json_t *doc, const struct change *c)
-{
-    json_t *at = doc;
-    char *copy = mem_strdup(c->pointer + 1), *rest = copy, *token;
-    while ((token = strsep(&rest, "/")) && rest)
-        at = json_is_array(at) ? json_array_get(at, (size_t)atoi(token))
-                               : json_object_get(at, token);
-    json_t *value = c->value ? json_loads(c->value, JSON_DECODE_ANY, NULL) : NULL;
-    if (c->value)
-        assert_non_null(value);
-    unescape(token);
-    if (json_is_array(at))
-        assert_int_equal(json_array_set_new(at, (size_t)atoi(token), value), 0);
-    else if (value)
-        assert_int_equal(json_object_set_new(at, token, value), 0);
-    else
-        assert_int_equal(json_object_del(at, token), 0);
-    free(copy);
-}
-
-static const char *or_none(const char *text)
-{
-    return text ? text : "(none)";
-}
-
-static void compare(const struct faults *have, const struct answer want[MOST])
-{
-    size_t n = 0;
-    for (; n < MOST && want[n].pointer; n++) {
-        assert_true(n < have->count);
-        assert_string_equal(have->items[n].pointer, want[n].pointer);
-        assert_string_equal(have->items[n].code, want[n].code);
-        assert_string_equal(have->items[n].message, want[n].message);
-        assert_string_equal(or_none(have->items[n].hint), or_none(want[n].hint));
-    }
-    assert_int_equal(have->total, n);
-}
-
 static void test_answers(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(wrongs); i++) {
-        json_t *doc = json_loads(good, 0, NULL);
-        for (int c = 0; c < MOST && wrongs[i].changes[c].pointer; c++)
-            change(doc, &wrongs[i].changes[c]);
-        json_t *before = json_deep_copy(doc);
-        struct faults faults = {0}, warnings = {0};
         print_message("document %zu: %s\n", i, wrongs[i].changes[0].pointer);
-        struct job_spec *s = job_spec_parse(doc, wrongs[i].strict, &faults, &warnings);
-        compare(&faults, wrongs[i].faults);
-        compare(&warnings, wrongs[i].warnings);
-        assert_int_equal(s != NULL, faults.total == 0);
-        assert_true(json_equal(doc, before));
-        job_spec_free(s);
-        faults_done(&faults);
-        faults_done(&warnings);
-        json_decref(before);
-        json_decref(doc);
+        answers_expect(good, &wrongs[i]);
     }
 }
 
@@ -461,6 +336,13 @@ static void test_odd_values(void **state)
                                           "/time_limit",
                                           "/labels",
                                           "/user",
+                                          "/precision",
+                                          "/checkpoint",
+                                          "/max_restarts",
+                                          "/fit/early_stopping",
+                                          "/fit/class_weight",
+                                          "/data/train/limit",
+                                          "/data/train/memory_limit",
                                           "/command",
                                           "/priority",
                                           "/model/layers/0/type",
