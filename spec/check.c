@@ -6,10 +6,14 @@
 
 #include "spec/names.h"
 
+static int has_activation(const struct layer *l)
+{
+    return l->type == LAYER_DENSE || l->type == LAYER_CONV2D || l->type == LAYER_ACTIVATION;
+}
+
 static enum activation last_activation(const struct layer *l)
 {
-    int has = l->type == LAYER_DENSE || l->type == LAYER_ACTIVATION;
-    return has ? l->activation : ACTIVATION_LINEAR;
+    return has_activation(l) ? l->activation : ACTIVATION_LINEAR;
 }
 
 /* What probabilities the loss wants of the last layer; LINEAR: any output will do. */
@@ -28,9 +32,8 @@ static enum activation wanted_activation(enum loss loss)
 static const struct where *last_where(const struct layer *l, const struct where *at_layer,
                                       struct where *member)
 {
-    int has = l->type == LAYER_DENSE || l->type == LAYER_ACTIVATION;
     *member = (struct where){.up = at_layer, .key = "activation"};
-    return has ? member : at_layer;
+    return has_activation(l) ? member : at_layer;
 }
 
 static void check_activation(struct decoding *d, const struct job_spec *s, const struct layer *l,
@@ -42,7 +45,7 @@ static void check_activation(struct decoding *d, const struct job_spec *s, const
     struct where member;
     if (wanted == ACTIVATION_LINEAR || last_activation(l) == wanted)
         return;
-    if (l->type == LAYER_DENSE || l->type == LAYER_ACTIVATION) {
+    if (has_activation(l)) {
         snprintf(hint, sizeof hint, "Write \"activation\": \"%s\" in it%s.", name,
                  wanted == ACTIVATION_SOFTMAX && last_activation(l) == ACTIVATION_SIGMOID
                      ? ", or use binary_crossentropy"

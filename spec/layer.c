@@ -1,4 +1,4 @@
-/* layer.c: the tables of the layers' fields. */
+/* layer.c: the table of the types of layers, and what they share. */
 #include "spec/layer.h"
 
 #include <ctype.h>
@@ -6,13 +6,47 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "spec/names.h"
-#include "spec/shape.h"
+#include "spec/layer_class.h"
 
-#define NAME_MAX_BYTES 64
+static const struct layer_class *const layer_classes[LAYER_TYPE__MAX] = {
+    [LAYER_DENSE] = &layer_class_dense,
+    [LAYER_FLATTEN] = &layer_class_flatten,
+    [LAYER_RESHAPE] = &layer_class_reshape,
+    [LAYER_RESCALING] = &layer_class_rescaling,
+    [LAYER_DROPOUT] = &layer_class_dropout,
+    [LAYER_ACTIVATION] = &layer_class_activation,
+    [LAYER_LAYER_NORMALIZATION] = &layer_class_layer_normalization,
+    [LAYER_CONV2D] = &layer_class_conv2d,
+    [LAYER_MAX_POOLING2D] = &layer_class_max_pooling2d,
+    [LAYER_AVERAGE_POOLING2D] = &layer_class_average_pooling2d,
+    [LAYER_GLOBAL_MAX_POOLING2D] = &layer_class_global_max_pooling2d,
+    [LAYER_GLOBAL_AVERAGE_POOLING2D] = &layer_class_global_average_pooling2d,
+    [LAYER_BATCH_NORMALIZATION] = &layer_class_batch_normalization,
+    [LAYER_EMBEDDING] = &layer_class_embedding,
+    [LAYER_ADD] = &layer_class_add,
+};
 
-static void check_name(struct decoding *d, const struct where *at, const char *text)
+const struct object *const layer_objects[LAYER_TYPE__MAX + 1] = {
+    [LAYER_DENSE] = &layer_class_dense.object,
+    [LAYER_FLATTEN] = &layer_class_flatten.object,
+    [LAYER_RESHAPE] = &layer_class_reshape.object,
+    [LAYER_RESCALING] = &layer_class_rescaling.object,
+    [LAYER_DROPOUT] = &layer_class_dropout.object,
+    [LAYER_ACTIVATION] = &layer_class_activation.object,
+    [LAYER_LAYER_NORMALIZATION] = &layer_class_layer_normalization.object,
+    [LAYER_CONV2D] = &layer_class_conv2d.object,
+    [LAYER_MAX_POOLING2D] = &layer_class_max_pooling2d.object,
+    [LAYER_AVERAGE_POOLING2D] = &layer_class_average_pooling2d.object,
+    [LAYER_GLOBAL_MAX_POOLING2D] = &layer_class_global_max_pooling2d.object,
+    [LAYER_GLOBAL_AVERAGE_POOLING2D] = &layer_class_global_average_pooling2d.object,
+    [LAYER_BATCH_NORMALIZATION] = &layer_class_batch_normalization.object,
+    [LAYER_EMBEDDING] = &layer_class_embedding.object,
+    [LAYER_ADD] = &layer_class_add.object,
+};
+
+/* ---- decoding ---- */
+
+void layer_check_name(struct decoding *d, const struct where *at, const char *text)
 {
     for (const char *p = text; *p; p++) {
         if (isalnum((unsigned char)*p) || strchr("._-", *p))
@@ -23,160 +57,6 @@ static void check_name(struct decoding *d, const struct where *at, const char *t
         return;
     }
 }
-
-static void decode_target(struct decoding *d, const json_t *v, const struct where *at, void *base)
-{
-    struct layer_draft *draft = base;
-    decode_shape(d, v, at, "target_shape", 1, &draft->target);
-}
-
-#define COMMON_FIELDS                                                                              \
-    {.name = "type",                                                                               \
-     .also = "class_name layer kind op",                                                           \
-     .kind = FIELD_KNOWN,                                                                          \
-     .required = 1,                                                                                \
-     .words = &layer_type_words,                                                                   \
-     .help = "which layer it is",                                                                  \
-     .example = "\"dense\""},                                                                      \
-    {                                                                                              \
-        .name = "name", .kind = FIELD_TEXT, FIELD_AT(struct layer_draft, layer.name), .min = 1,    \
-        .max = NAME_MAX_BYTES, .check = check_name, .help = "what its tensors are called after",   \
-        .example = "\"hidden\""                                                                    \
-    }
-#define INITIALIZER_FIELD(name_, fallback_, help_)                                                 \
-    {                                                                                              \
-        .name = #name_, .kind = FIELD_ENUM, FIELD_AT(struct layer_draft, name_),                   \
-        .fallback = (fallback_), .words = &initializer_words, .help = (help_),                     \
-        .example = "\"he_normal\""                                                                 \
-    }
-#define FIXED_FIELD(name_, only_, help_)                                                           \
-    {                                                                                              \
-        .name = (name_), .kind = FIELD_FIXED, .example = (only_), .help = (help_)                  \
-    }
-
-static const struct object *const layer_objects[LAYER_TYPE__MAX + 1];
-
-static const struct field dense_fields[] = {
-    COMMON_FIELDS,
-    {.name = "units",
-     .also = "size neurons out_features output_dim",
-     .kind = FIELD_INT,
-     FIELD_AT(struct layer_draft, layer.units),
-     .required = 1,
-     .min = 1,
-     .max = (double)SHAPE_MAX_ELEMENTS,
-     .help = "how many outputs the layer has",
-     .example = "64"},
-    {.name = "activation",
-     .also = "act nonlinearity",
-     .kind = FIELD_ENUM,
-     FIELD_AT(struct layer_draft, layer.activation),
-     .fallback = ACTIVATION_LINEAR,
-     .words = &activation_words,
-     .help = "applied to its output",
-     .example = "\"relu\""},
-    {.name = "use_bias",
-     .also = "bias",
-     .kind = FIELD_BOOL,
-     FIELD_AT(struct layer_draft, layer.use_bias),
-     .fallback = 1,
-     .help = "whether a bias is added",
-     .example = "true"},
-    INITIALIZER_FIELD(kernel_initializer, INIT_GLOROT_UNIFORM, "how the kernel starts"),
-    INITIALIZER_FIELD(bias_initializer, INIT_ZEROS, "how the bias starts"),
-};
-static const struct field flatten_fields[] = {COMMON_FIELDS};
-static const struct field reshape_fields[] = {
-    COMMON_FIELDS,
-    {.name = "target_shape",
-     .also = "shape",
-     .kind = FIELD_CUSTOM,
-     .decode = decode_target,
-     .required = 1,
-     .help = "the shape of an item, one size of which may be -1",
-     .example = "[8, 8]"},
-};
-static const struct field rescaling_fields[] = {
-    COMMON_FIELDS,
-    {.name = "scale",
-     .also = "factor",
-     .kind = FIELD_NUMBER,
-     FIELD_AT(struct layer_draft, layer.scale),
-     .required = 1,
-     .min = -1e30,
-     .max = 1e30,
-     .help = "what each input is multiplied by",
-     .example = "0.00392156862745098"},
-    {.name = "offset",
-     .kind = FIELD_NUMBER,
-     FIELD_AT(struct layer_draft, layer.offset),
-     .min = -1e30,
-     .max = 1e30,
-     .help = "what is added after that",
-     .example = "-1"},
-};
-static const struct field dropout_fields[] = {
-    COMMON_FIELDS,
-    {.name = "rate",
-     .also = "p prob",
-     .kind = FIELD_NUMBER,
-     FIELD_AT(struct layer_draft, layer.rate),
-     .required = 1,
-     .min = 0,
-     .max = 1,
-     .below_max = 1,
-     .help = "the share of inputs that is dropped",
-     .example = "0.5"},
-};
-static const struct field activation_fields[] = {
-    COMMON_FIELDS,
-    {.name = "activation",
-     .also = "function act",
-     .kind = FIELD_ENUM,
-     FIELD_AT(struct layer_draft, layer.activation),
-     .required = 1,
-     .words = &activation_words,
-     .help = "which function is applied",
-     .example = "\"relu\""},
-};
-static const struct field normalization_fields[] = {
-    COMMON_FIELDS,
-    {.name = "epsilon",
-     .also = "eps",
-     .kind = FIELD_NUMBER,
-     FIELD_AT(struct layer_draft, layer.epsilon),
-     .fallback = 1e-3,
-     .min = 0,
-     .above_min = 1,
-     .max = 1,
-     .help = "what is added to the variance",
-     .example = "0.001"},
-    INITIALIZER_FIELD(gamma_initializer, INIT_ONES, "how the scale starts"),
-    INITIALIZER_FIELD(beta_initializer, INIT_ZEROS, "how the offset starts"),
-    FIXED_FIELD("axis", "-1", "it normalises over the last dimension"),
-    FIXED_FIELD("center", "true", "a layer normalization has its beta"),
-    FIXED_FIELD("scale", "true", "a layer normalization has its gamma"),
-};
-
-static const struct object dense = OBJECT("a dense layer", dense_fields, layer_objects);
-static const struct object flatten = OBJECT("a flatten layer", flatten_fields, layer_objects);
-static const struct object reshape = OBJECT("a reshape layer", reshape_fields, layer_objects);
-static const struct object rescaling = OBJECT("a rescaling layer", rescaling_fields, layer_objects);
-static const struct object dropout = OBJECT("a dropout layer", dropout_fields, layer_objects);
-static const struct object activation =
-    OBJECT("an activation layer", activation_fields, layer_objects);
-static const struct object normalization =
-    OBJECT("a layer_normalization layer", normalization_fields, layer_objects);
-
-static const struct object *const layer_objects[LAYER_TYPE__MAX + 1] = {
-    [LAYER_DENSE] = &dense,
-    [LAYER_FLATTEN] = &flatten,
-    [LAYER_RESHAPE] = &reshape,
-    [LAYER_RESCALING] = &rescaling,
-    [LAYER_DROPOUT] = &dropout,
-    [LAYER_ACTIVATION] = &activation,
-    [LAYER_LAYER_NORMALIZATION] = &normalization,
-};
 
 /* Which layer `v` is, or a fault and -1. A misspelt one is a fault and the layer that was meant, so
  * that the rest of it is looked at too. */
@@ -189,7 +69,7 @@ static int decode_type(struct decoding *d, const json_t *v, const struct where *
         return -1;
     }
     if (!type) {
-        const struct object *o = &dense;
+        const struct object *o = &layer_class_dense.object;
         field_missing(d, o, field_find(o, "type"), v, at);
         return -1;
     }
@@ -223,7 +103,14 @@ int layer_decode(struct decoding *d, const json_t *v, const struct where *at,
         return -1;
     draft->layer.type = (enum layer_type)type;
     field_decode_object(d, layer_objects[type], v, at, draft);
+    draft->layer.frozen = !draft->trainable;
     return d->faults->total == before ? 0 : -1;
+}
+
+void layer_draft_done(struct layer_draft *draft)
+{
+    free(draft->with);
+    draft->with = NULL;
 }
 
 void layer_done(struct layer *l)
@@ -231,6 +118,115 @@ void layer_done(struct layer *l)
     free(l->name);
     *l = (struct layer){0};
 }
+
+/* ---- inference ---- */
+
+int layer_infer(struct decoding *d, struct layer_draft *drafts, int index, const struct shape *in,
+                const struct where *at)
+{
+    struct layer *l = &drafts[index].layer;
+    l->in = *in;
+    int r = layer_classes[l->type]->infer(d, &drafts[index], drafts, index, at);
+    for (int t = 0; l->frozen && t < l->tensor_count; t++)
+        l->tensors[t].is_fixed = 1;
+    return r;
+}
+
+struct shape layer_vector(int64_t n)
+{
+    return (struct shape){.dims = 1, .size = {n}};
+}
+
+int layer_infer_same(struct decoding *d, struct layer_draft *draft,
+                     const struct layer_draft *before, int index, const struct where *at)
+{
+    (void)d, (void)before, (void)index, (void)at;
+    draft->layer.out = draft->layer.in;
+    return 0;
+}
+
+void layer_add_tensor(struct layer *l, const char *name, struct shape shape, enum initializer init)
+{
+    int last = shape.dims - 1;
+    int64_t window = 1; /* of a convolution */
+    for (int i = 0; i < last - 1; i++)
+        window *= shape.size[i];
+    l->tensors[l->tensor_count++] = (struct tensor_spec){
+        .name = name,
+        .shape = shape,
+        .init = init,
+        .is_matrix = shape.dims >= 2,
+        .fan_in = window * shape.size[last > 0 ? last - 1 : 0],
+        .fan_out = window * shape.size[last],
+    };
+    l->parameters += shape_elements(&shape);
+}
+
+int layer_parameters_fault(struct decoding *d, const struct layer *l, const struct where *field,
+                           const char *hint)
+{
+    field_fault(d, field, "too_large", hint,
+                "This layer would have %lld parameters; a model may have at most %lld.",
+                (long long)l->parameters, (long long)MODEL_MAX_PARAMETERS);
+    return -1;
+}
+
+int64_t layer_trained(const struct layer *l)
+{
+    int64_t n = 0;
+    for (int t = 0; t < l->tensor_count; t++)
+        n += l->tensors[t].is_fixed ? 0 : shape_elements(&l->tensors[t].shape);
+    return n;
+}
+
+/* ---- costs ---- */
+
+struct function_cost {
+    double forward, backward; /* FLOPs per element */
+    int keeps_input;          /* the derivative needs the input, not only the output */
+};
+
+static const struct function_cost function_costs[ACTIVATION__MAX] = {
+    [ACTIVATION_LINEAR] = {0, 0, 0},     [ACTIVATION_RELU] = {1, 1, 0},
+    [ACTIVATION_TANH] = {10, 3, 0},      [ACTIVATION_SIGMOID] = {10, 3, 0},
+    [ACTIVATION_GELU] = {11, 20, 1},     [ACTIVATION_GELU_TANH] = {16, 24, 1},
+    [ACTIVATION_ELU] = {10, 2, 0},       [ACTIVATION_SILU] = {11, 15, 1},
+    [ACTIVATION_SOFTPLUS] = {18, 10, 0}, [ACTIVATION_LEAKY_RELU] = {2, 2, 0},
+    [ACTIVATION_SOFTMAX] = {12, 4, 0},
+};
+
+void layer_add_flops(struct layer *l, double forward, double backward)
+{
+    double out = (double)shape_elements(&l->out);
+    l->forward_flops += forward * out;
+    l->backward_flops += backward * out;
+}
+
+void layer_add_activation(struct layer *l, int propagates)
+{
+    const struct function_cost *c = &function_costs[l->activation];
+    layer_add_flops(l, c->forward, propagates ? c->backward : 0);
+    if (c->keeps_input)
+        l->activation_bytes += shape_elements(&l->out) * 4;
+}
+
+void layer_add_product(struct layer *l, double inputs, int propagates)
+{
+    int products = !l->frozen + !!propagates;
+    double bias = l->use_bias ? 1 : 0;
+    layer_add_flops(l, 2 * inputs + bias, 2 * inputs * products + (l->frozen ? 0 : bias));
+    l->activation_bytes += shape_elements(&l->out) * 4;
+    layer_add_activation(l, products > 0);
+}
+
+void layer_set_costs(struct layer *l, int propagates)
+{
+    l->forward_flops = l->backward_flops = 0;
+    l->activation_bytes = 0;
+    layer_classes[l->type]->cost(l, propagates);
+}
+
+/* ---- paths ---- */
 
 void check_data_path(struct decoding *d, const struct where *at, const char *text)
 {

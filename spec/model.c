@@ -77,26 +77,37 @@ static void parameters_fault(struct decoding *d, const struct model *m, int64_t 
                 m->layer_count, (long long)total, (long long)MODEL_MAX_PARAMETERS);
 }
 
+static void nothing_fault(struct decoding *d, int64_t total, const struct where *at)
+{
+    if (total > 0)
+        field_fault(d, at, "nothing_to_train", "Leave \"trainable\": false out of one that has.",
+                    "No layer of this model has parameters that may change, so there is nothing to "
+                    "train.");
+    else
+        field_fault(d, at, "nothing_to_train", "Add a dense layer.",
+                    "No layer of this model has parameters, so there is nothing to train.");
+}
+
 /* Shapes, tensors and costs in order, as far as they are known: a layer that is faulty leaves the
  * shapes after it open. */
 static void infer_layers(struct decoding *d, struct model *m, struct layer_draft *drafts,
                          const char *good, const struct where *at)
 {
     struct shape shape = m->input;
-    int64_t total = 0;
+    int64_t total = 0, trained = 0;
     int known = shape.dims > 0, i;
     for (i = 0; i < m->layer_count && known; i++) {
-        known = good[i] && layer_infer(d, &drafts[i], &shape, FIELD_ITEM(at, (size_t)i)) == 0;
+        known = good[i] && layer_infer(d, drafts, i, &shape, FIELD_ITEM(at, (size_t)i)) == 0;
         shape = drafts[i].layer.out;
         if (known)
-            layer_set_costs(&drafts[i].layer, total > 0);
+            layer_set_costs(&drafts[i].layer, trained > 0);
         total += known ? drafts[i].layer.parameters : 0;
+        trained += known ? layer_trained(&drafts[i].layer) : 0;
     }
     if (total > MODEL_MAX_PARAMETERS)
         parameters_fault(d, m, total, at);
-    if (known && total == 0)
-        field_fault(d, at, "nothing_to_train", "Add a dense layer.",
-                    "No layer of this model has parameters, so there is nothing to train.");
+    if (known && trained == 0)
+        nothing_fault(d, total, at);
 }
 
 static void decode_layers(struct decoding *d, const json_t *v, const struct where *at, void *base)
@@ -120,8 +131,10 @@ static void decode_layers(struct decoding *d, const json_t *v, const struct wher
     for (size_t i = 0; i < n; i++)
         good[i] = layer_decode(d, json_array_get(v, i), FIELD_ITEM(at, i), &drafts[i]) == 0;
     infer_layers(d, m, drafts, good, at);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         m->layers[i] = drafts[i].layer;
+        layer_draft_done(&drafts[i]);
+    }
     free(drafts);
     free(good);
     name_layers(d, m, at);

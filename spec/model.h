@@ -91,14 +91,15 @@ struct layer {
     char *name; /* unique in the model; owned */
     struct shape in;
     struct shape out;
-    enum activation activation; /* dense and activation layers; else LINEAR */
-    int64_t units;              /* dense */
-    int use_bias;               /* dense */
+    enum activation activation; /* dense, conv2d and activation layers; else LINEAR */
+    int64_t units;              /* dense; conv2d: filters; embedding: output_dim */
+    int use_bias;               /* dense, conv2d */
     double scale, offset;       /* rescaling: x * scale + offset */
     double rate;                /* dropout, 0 <= rate < 1 */
     double epsilon;             /* layer_normalization, batch_normalization */
+    int has_gamma, has_beta;    /* the same: "scale" and "center" */
     double momentum;            /* batch_normalization: of the moving statistics */
-    int64_t window[2];          /* conv2d: kernel, poolings: pool; rows, columns */
+    int64_t window[2]; /* conv2d: kernel, poolings: pool, global ones: all; rows, columns */
     int64_t strides[2];
     int same;              /* padding "same": ceil(in / stride) outputs; else "valid" */
     int64_t pad_before[2]; /* rows above, columns left; what "same" adds more goes after */

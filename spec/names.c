@@ -13,6 +13,14 @@ static const struct word layer_types[] = {
     {"dropout", LAYER_DROPOUT},
     {"activation", LAYER_ACTIVATION},
     {"layer_normalization", LAYER_LAYER_NORMALIZATION},
+    {"conv2d", LAYER_CONV2D},
+    {"max_pooling2d", LAYER_MAX_POOLING2D},
+    {"average_pooling2d", LAYER_AVERAGE_POOLING2D},
+    {"global_max_pooling2d", LAYER_GLOBAL_MAX_POOLING2D},
+    {"global_average_pooling2d", LAYER_GLOBAL_AVERAGE_POOLING2D},
+    {"batch_normalization", LAYER_BATCH_NORMALIZATION},
+    {"embedding", LAYER_EMBEDDING},
+    {"add", LAYER_ADD},
 };
 const struct words layer_type_words = WORDS("a layer", layer_types);
 
@@ -146,7 +154,7 @@ static const struct word storage_types[] = {
     {"bfloat16", STORAGE_BFLOAT16},
     {"bf16", STORAGE_BFLOAT16},
 };
-const struct words storage_type_words = WORDS("a type of storage", storage_types);
+const struct words storage_type_words = WORDS("a type that numbers are kept in", storage_types);
 
 static const struct word token_types[] = {
     {"auto", TOKEN_AUTO},

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "trainer/layer.h"
 
 #define ROWS_AT_A_TIME 8
 
@@ -66,6 +67,20 @@ static void apply_folded(const struct net *n, int64_t elements, float *x)
     }
 }
 
+/* Token ids are looked up without a second look. */
+static int check_ids(const struct batch *b, const struct items *items, int64_t begin, int64_t n,
+                     const float *x, struct err *e)
+{
+    int64_t bad = layer_bad_id(b->net->model, n * b->feature_size, x);
+    if (bad < 0)
+        return 0;
+    return err_set(e, ERR_CORRUPT,
+                   "Sample %lld of the prepared data has %g as its token %lld, which is not an id "
+                   "that the model's embedding has: whole numbers from 0 to its input_dim less 1.",
+                   (long long)items->ids[begin + bad / b->feature_size] + 1, (double)x[bad],
+                   (long long)(bad % b->feature_size) + 1);
+}
+
 int batch_features(struct batch *b, const struct items *items, int64_t begin, int64_t n, float *x,
                    struct err *e)
 {
@@ -74,8 +89,10 @@ int batch_features(struct batch *b, const struct items *items, int64_t begin, in
     for (int64_t at = 0; at < n; at += most) {
         int64_t rows = n - at < most ? n - at : most;
         float *to = x + at * width;
-        int r = data_gather(items->set, items->ids + begin + at, rows, b->staging ? b->staging : to,
-                            NULL, NULL, e);
+        float *host = b->staging ? b->staging : to;
+        int r = data_gather(items->set, items->ids + begin + at, rows, host, NULL, NULL, e);
+        if (r == 0)
+            r = check_ids(b, items, begin + at, rows, host, e);
         if (r < 0)
             return r;
         if (b->staging)

@@ -211,6 +211,43 @@ ELEM struct elem_softmax elem_softmax_merge(struct elem_softmax a, struct elem_s
     return r;
 }
 
+/* The larger of two, and NaN where there is one: it goes in as x and comes out. */
+ELEM float elem_max_pool(float best, float x)
+{
+    return x > best || x != x ? x : best;
+}
+
+/* A normalisation: of a row (layer) or a column (batch). `rstd` is 1 / sqrt(variance + epsilon). */
+ELEM float elem_normalize(float x, float mean, float rstd, float gamma, float beta)
+{
+    return (x - mean) * rstd * gamma + beta;
+}
+
+/* dx, with h = (x - mean) rstd and s = dy gamma; mean_s and mean_sh are the means of s and s h over
+ * what the statistics are of. */
+ELEM float elem_normalize_derivative(float h, float rstd, float s, float mean_s, float mean_sh)
+{
+    return rstd * (s - mean_s - h * mean_sh);
+}
+
+struct elem_moments {
+    double mean, variance;
+};
+
+ELEM struct elem_moments elem_moments_of(double sum, double squares, double count)
+{
+    struct elem_moments m;
+    m.mean = sum / count;
+    double v = squares / count - m.mean * m.mean;
+    m.variance = v > 0.0 ? v : v != v ? v : 0.0; /* rounding may leave less than none */
+    return m;
+}
+
+ELEM float elem_rstd(double variance, double epsilon)
+{
+    return (float)(1.0 / sqrt(variance + epsilon));
+}
+
 /* One parameter and its optimiser state. */
 struct elem_state {
     float w, m, v;

@@ -26,11 +26,9 @@ static size_t output_bytes(const struct engine *g, int64_t max_rows)
 static struct comm_options shared_sizes(const struct engine *g, int64_t max_rows)
 {
     size_t elements = 0;
-    CLEANUP(mem_freep)
-    struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
     for (int s = 0; s < g->plan->pipeline && has_replicas(g); s++) {
-        mesh_chunks(g->plan, s, chunks);
-        size_t n = net_elements(&g->job->model, chunks, g->plan->chunks);
+        struct net_chunk chunk = {g->plan->stage_first[s], g->plan->stage_first[s + 1]};
+        size_t n = net_elements(&g->job->model, &chunk, 1);
         elements = n > elements ? n : elements;
     }
     return (struct comm_options){
@@ -88,19 +86,12 @@ static int check_plan(const struct launch *l, int rank, struct err *e)
         return err_set(e, ERR_INVALID, "The launch document has no training job.");
     if (rank < 0 || rank >= p->ranks)
         return err_set(e, ERR_INVALID, "There is no rank %d among %d.", rank, p->ranks);
-    if (p->data < 1 || p->pipeline < 1 || p->tensor < 1 || p->chunks < 1 || p->microbatches < 1 ||
-        p->ranks > PLAN_MAX_RANKS || p->ranks != p->data * p->pipeline * p->tensor ||
-        (p->chunks > 1 && p->pipeline == 1) ||
-        p->stage_first[plan_stages(p)] != l->spec->model.layer_count)
+    if (p->ranks != p->data * p->pipeline || p->ranks > PLAN_MAX_RANKS || p->microbatches < 1 ||
+        p->stage_first[p->pipeline] != l->spec->model.layer_count)
         return err_set(e, ERR_INVALID,
-                       "The plan does not fit together: %d ranks, a mesh of %d x %d x %d, %d "
-                       "chunks, %d micro-batches.",
-                       p->ranks, p->data, p->pipeline, p->tensor, p->chunks, p->microbatches);
-    if (p->parallel.reproducible &&
-        (p->parallel.grains < p->data || p->parallel.grains % p->data != 0))
-        return err_set(e, ERR_INVALID,
-                       "A batch of %lld grains cannot be divided among %d data ranks.",
-                       (long long)p->parallel.grains, p->data);
+                       "The plan does not fit together: %d ranks, a mesh of %d x %d, "
+                       "%d micro-batches.",
+                       p->ranks, p->data, p->pipeline, p->microbatches);
     return 0;
 }
 
@@ -135,10 +126,9 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
     mesh_place(&g->mesh, g->plan, rank);
     if ((r = open_data(g, fds->data, e)) < 0)
         return r;
-    CLEANUP(mem_freep)
-    struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
-    mesh_chunks(g->plan, g->mesh.stage, chunks);
-    r = net_init(&g->stage.net, g->job, &ops_cpu, chunks, g->plan->chunks, e);
+    const int *first = &g->plan->stage_first[g->mesh.stage];
+    struct net_chunk chunk = {first[0], first[1]};
+    r = net_init(&g->stage.net, g->job, &ops_cpu, &chunk, 1, e);
     if (r == 0)
         r = connect_peers(g, fds->gang,
                           stage_max_rows(g->job, g->plan, &g->mesh, &g->prepared.train), e);
@@ -147,7 +137,7 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
     if (r < 0)
         return r;
     replicas_init(&g->replicas, &g->stage.net, &g->mesh);
-    share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh, share_grains(g->plan));
+    share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh);
     g->steps = share_steps(&g->share);
     g->members = g->mesh.ensemble ? g->mesh.data : 1;
     g->tallies = mem_zalloc((size_t)g->mesh.ranks * sizeof *g->tallies);
@@ -181,7 +171,8 @@ void engine_begin_epoch(struct engine *g, int64_t epoch)
 
 double engine_counted(const struct engine *g, const struct items *items)
 {
-    return mesh_has_outputs(&g->mesh) ? (double)(items->count * items->set->positions) : 0.0;
+    int is_last = g->mesh.stage == g->mesh.stages - 1;
+    return is_last ? (double)(items->count * items->set->positions) : 0.0;
 }
 
 int engine_exchange(struct engine *g, const struct tally *mine, struct err *e)
@@ -250,7 +241,7 @@ static double own_squares(const struct engine *g)
 
 static void take_tally(struct engine *g, const struct items *items, struct tally *ret)
 {
-    *ret = (struct tally){.sums = stage_take_sums(&g->stage, g->stage.sums, g->stage.microbatches),
+    *ret = (struct tally){.sums = stage_take_sums(&g->stage, g->stage.sums),
                           .items = engine_counted(g, items),
                           .squares = own_squares(g),
                           .stop = g->stop && *g->stop};

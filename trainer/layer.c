@@ -1,6 +1,8 @@
 /* layer.c: the table of the types of layers. */
 #include "trainer/layer_types.h"
 
+#include <math.h>
+
 const struct layer_kind *const layer_kinds[LAYER_TYPE__MAX] = {
     [LAYER_DENSE] = &layer_dense,
     [LAYER_FLATTEN] = &layer_flatten,
@@ -9,9 +11,45 @@ const struct layer_kind *const layer_kinds[LAYER_TYPE__MAX] = {
     [LAYER_DROPOUT] = &layer_dropout,
     [LAYER_ACTIVATION] = &layer_activation,
     [LAYER_LAYER_NORMALIZATION] = &layer_layer_normalization,
+    [LAYER_CONV2D] = &layer_conv2d,
+    [LAYER_MAX_POOLING2D] = &layer_max_pooling2d,
+    [LAYER_AVERAGE_POOLING2D] = &layer_average_pooling2d,
+    [LAYER_GLOBAL_MAX_POOLING2D] = &layer_global_max_pooling2d,
+    [LAYER_GLOBAL_AVERAGE_POOLING2D] = &layer_global_average_pooling2d,
+    [LAYER_BATCH_NORMALIZATION] = &layer_batch_normalization,
+    [LAYER_EMBEDDING] = &layer_embedding,
+    [LAYER_ADD] = &layer_add,
 };
 
 int64_t layer_positions(const struct shape *s)
 {
     return shape_elements(s) / s->size[s->dims - 1];
+}
+
+int layer_wants_sums(const struct layer *l)
+{
+    return layer_kinds[l->type]->sums && !l->frozen;
+}
+
+/* The embedding that the data's features go into; NULL: none. Only layers that move nothing may
+ * stand before it. */
+static const struct layer *first_embedding(const struct model *m)
+{
+    for (int l = 0; l < m->layer_count; l++) {
+        if (m->layers[l].type == LAYER_EMBEDDING)
+            return &m->layers[l];
+        if (!layer_kinds[m->layers[l].type]->passes_on)
+            break;
+    }
+    return NULL;
+}
+
+int64_t layer_bad_id(const struct model *m, int64_t n, const float *features)
+{
+    const struct layer *l = first_embedding(m);
+    for (int64_t i = 0; l && i < n; i++)
+        if (!(features[i] >= 0.0f && features[i] < (float)l->vocabulary &&
+              features[i] == truncf(features[i])))
+            return i;
+    return -1;
 }

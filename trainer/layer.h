@@ -32,7 +32,9 @@ struct layer_call {
     int64_t position;  /* of its first item in the global batch */
     int64_t rows;      /* items times inner positions */
     int64_t in, out;   /* last dimensions */
-    float *parameter[LAYER_MAX_TENSORS]; /* NULL where the layer has none */
+    int64_t first_row, row_count; /* embedding: the rows of the table that are this rank's; count 0:
+                                     all */
+    float *parameter[LAYER_MAX_TENSORS]; /* as in layer.tensors; NULL where there are fewer */
     float *gradient[LAYER_MAX_TENSORS];  /* NULL for fixed tensors */
     const float *x;                      /* [rows, in] */
     const float *other;                  /* add: the output of the layer `back` before; else NULL */
@@ -48,22 +50,30 @@ struct layer_kind {
     int takes_any_split; /* works alike on any columns of its input (elementwise, per channel) */
     /* Floats kept for backward beside x and y. */
     size_t (*kept)(const struct layer *l, enum activation f, int64_t items, int64_t out);
-    int kept_is_output; /* that is a value like y, and may be rounded to bfloat16 as y may be */
     void (*forward)(const struct layer_call *c);
     /* From dy (changed on the way) to the parameters' gradients (beta 0 writes, 1 adds) and dx,
-     * which may be NULL when nobody wants it; it may be dy only where dx_in_place. */
+     * which may be NULL when nobody wants it; it may be dy only where dx_in_place. The dy that an
+     * add layer gets is also a part of the gradient of `other`, which the caller adds up. */
     void (*backward)(const struct layer_call *c, float *dy, float *dx, float beta);
     int dx_in_place;
-    /* Layers whose output needs a sum over the global batch first; NULL otherwise. `sums` [count]
-     * of this micro-batch are written; the caller adds them over micro-batches and ranks, and
-     * passes them as batch_sums. */
+    /* Layers whose output needs a sum over the global batch first; NULL otherwise, and not called
+     * where layer_wants_sums() is 0. `sums` [count], device, of this micro-batch are written; the
+     * caller adds them over micro-batches and ranks, and passes them as batch_sums. */
     int (*sum_count)(const struct layer_call *c);
     void (*sums)(const struct layer_call *c, double *sums);
     void (*backward_sums)(const struct layer_call *c, const float *dy, double *sums);
-    /* After the forward passes of a step, once: moving statistics. */
+    /* After the forward passes of a step, once, with their batch_sums: moving statistics. */
     void (*end_step)(const struct layer_call *c);
 };
 
 extern const struct layer_kind *const layer_kinds[LAYER_TYPE__MAX];
+
+/* 1 if training needs this layer's sums over the global batch: batch normalisation that is not
+ * frozen. */
+int layer_wants_sums(const struct layer *l);
+
+/* Where the model begins with an embedding: the first of n features that is not one of its token
+ * ids, for the sentence about the sample that it is in. -1: there is none. */
+int64_t layer_bad_id(const struct model *m, int64_t n, const float *features);
 
 #endif

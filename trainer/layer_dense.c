@@ -19,14 +19,14 @@ static void dense_backward(const struct layer_call *c, float *dy, float *dx, flo
 {
     const float *kept = c->kept ? c->kept : c->y;
     c->ops->activate_backward(c->f, c->rows, c->out, kept, dy, dy, beta, c->gradient[1]);
-    c->ops->gemm(1, 0, c->in, c->out, c->rows, c->x, dy, beta, c->gradient[0]);
+    if (c->gradient[0])
+        c->ops->gemm(1, 0, c->in, c->out, c->rows, c->x, dy, beta, c->gradient[0]);
     if (dx)
         c->ops->gemm(0, 1, c->rows, c->in, c->out, dy, c->parameter[0], 0.0f, dx);
 }
 
 const struct layer_kind layer_dense = {
     .kept = dense_kept,
-    .kept_is_output = 1,
     .forward = dense_forward,
     .backward = dense_backward,
 };

@@ -71,3 +71,25 @@ const struct layer_kind layer_activation = {
     .backward = activation_backward,
     .dx_in_place = 1,
 };
+
+static void add_forward(const struct layer_call *c)
+{
+    size_t n = (size_t)(c->rows * c->in);
+    c->ops->copy(c->y, c->x, n * sizeof *c->y);
+    c->ops->add(n, c->other, c->y);
+}
+
+/* Both inputs get dy as it is: dx is its place, and the other's part is the caller's. */
+static void add_backward(const struct layer_call *c, float *dy, float *dx, float beta)
+{
+    (void)beta;
+    if (dx && dx != dy)
+        c->ops->copy(dx, dy, (size_t)(c->rows * c->in) * sizeof *dx);
+}
+
+const struct layer_kind layer_add = {
+    .takes_any_split = 1,
+    .forward = add_forward,
+    .backward = add_backward,
+    .dx_in_place = 1,
+};

@@ -5,7 +5,9 @@
 #include "trainer/layer.h"
 
 extern const struct layer_kind layer_dense, layer_flatten, layer_reshape, layer_rescaling,
-    layer_dropout, layer_activation, layer_layer_normalization;
+    layer_dropout, layer_activation, layer_layer_normalization, layer_conv2d, layer_max_pooling2d,
+    layer_average_pooling2d, layer_global_max_pooling2d, layer_global_average_pooling2d,
+    layer_batch_normalization, layer_embedding, layer_add;
 
 /* Inner positions of a shape: its elements but for the last dimension. */
 int64_t layer_positions(const struct shape *s);

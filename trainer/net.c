@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "trainer/layer.h"
 
 #define ALIGN 16 /* elements */
 
@@ -28,7 +29,7 @@ size_t net_elements(const struct model *m, const struct net_chunk *chunks, int c
 int net_loss_fused(const struct job_spec *job)
 {
     const struct layer *last = &job->model.layers[job->model.layer_count - 1];
-    if (last->type != LAYER_DENSE && last->type != LAYER_ACTIVATION)
+    if (last->type != LAYER_DENSE && last->type != LAYER_CONV2D && last->type != LAYER_ACTIVATION)
         return 0;
     switch (job->loss) {
     case LOSS_SPARSE_CATEGORICAL_CROSSENTROPY:
@@ -59,6 +60,9 @@ static int check_sizes(const struct model *m, const struct net_chunk *k, struct 
 {
     for (int l = k->first; l < k->last; l++) {
         int64_t in = shape_elements(&m->layers[l].in), out = shape_elements(&m->layers[l].out);
+        if (layer_wants_sums(&m->layers[l]) || m->layers[l].type == LAYER_ADD)
+            return err_set(e, ERR_INVALID, "Layer \"%s\" is %s, which does not run yet.",
+                           m->layers[l].name, layer_type_name(m->layers[l].type));
         if (in > INT_MAX || out > INT_MAX)
             return err_set(
                 e, ERR_TOO_LARGE,

@@ -38,6 +38,25 @@ struct loss_args {
     struct loss_sums *sums; /* added to */
 };
 
+/* A window that moves over items [in_rows, in_cols, channels] and stands at out_rows x out_cols
+ * places; the first begins pad before the item's first row and column. What lies outside the item
+ * is zero to a convolution and nothing to a pooling. */
+struct window_args {
+    int64_t items;
+    int64_t in[2], out[2]; /* rows, columns */
+    int64_t channels;
+    int64_t window[2], strides[2], pad[2];
+};
+
+/* One batch normalisation: x [rows, cols], statistics per column. */
+struct batch_norm_args {
+    int64_t rows, cols;
+    const float *x;
+    const float *stats; /* [2, cols]: mean and inverse deviation */
+    const float *gamma; /* [cols]; NULL: 1 */
+    const float *beta;  /* [cols]; NULL: 0 */
+};
+
 /* Which numbers a dropout layer draws: a function of the item's place in the global batch. */
 struct dropout_args {
     float rate;
@@ -81,10 +100,59 @@ struct ops {
     void (*dropout)(const struct dropout_args *a, int64_t rows, int64_t cols, const float *x,
                     float *y);
 
-    /* y = gamma (x - mean) * rstd + beta per row; keeps mean and rstd in stats [rows, 2] */
+    /* z [items, out, filters] = x over a kernel [window, channels, filters]. An item's bits do not
+     * depend on the items beside it. */
+    void (*conv)(const struct window_args *a, int64_t filters, const float *x, const float *kernel,
+                 float *z);
+    /* d_kernel = beta d_kernel + the sum over places in order, beta 0 or 1 */
+    void (*conv_backward_kernel)(const struct window_args *a, int64_t filters, const float *x,
+                                 const float *dz, float beta, float *d_kernel);
+    void (*conv_backward_input)(const struct window_args *a, int64_t filters, const float *dz,
+                                const float *kernel, float *dx);
+
+    /* y [items, out, channels]: the largest of the window, or the mean of those of its elements
+     * that lie in the item. NaN is larger than all. */
+    void (*max_pool)(const struct window_args *a, const float *x, float *y);
+    void (*mean_pool)(const struct window_args *a, const float *x, float *y);
+    /* To the first of the largest, row by row. */
+    void (*max_pool_backward)(const struct window_args *a, const float *x, const float *y,
+                              const float *dy, float *dx);
+    void (*mean_pool_backward)(const struct window_args *a, const float *dy, float *dx);
+
+    /* y [count, cols]: row `ids[i] - first` of table [rows, cols] for each i; zeroes where the id
+     * is not among them. */
+    void (*gather)(int64_t count, int64_t cols, int64_t first, int64_t rows, const float *ids,
+                   const float *table, float *y);
+    /* d_table = beta d_table + the rows of dy in order, each added to its id's */
+    void (*scatter_add)(int64_t count, int64_t cols, int64_t first, int64_t rows, const float *ids,
+                        const float *dy, float beta, float *d_table);
+
+    /* sums [2, cols], device: of x and of its squares, by column. */
+    void (*batch_moments)(int64_t rows, int64_t cols, const float *x, double *sums);
+    /* stats from such sums over `count` rows in all, the variance divided by count. */
+    void (*batch_stats)(int64_t cols, const double *sums, double count, double epsilon,
+                        float *stats);
+    void (*moving_stats)(int64_t cols, const float *mean, const float *variance, double epsilon,
+                         float *stats);
+    /* mean = momentum mean + (1 - momentum) that of the batch; the variance likewise */
+    void (*update_moving)(int64_t cols, const double *sums, double count, double momentum,
+                          float *mean, float *variance);
+    void (*batch_normalize)(const struct batch_norm_args *a, float *y);
+    /* sums [2, cols], device: of dy, and of dy times the normalised x. */
+    void (*batch_norm_sums)(const struct batch_norm_args *a, const float *dy, double *sums);
+    /* dx (NULL, or may be dy), given the sums of all rows and their count; NULL where the
+     * statistics are not of these rows. d_gamma and d_beta (each may be NULL) = accumulate * old +
+     * sums over the rows of the call. */
+    void (*batch_norm_backward)(const struct batch_norm_args *a, const float *dy,
+                                const double *sums, double count, float *dx, float accumulate,
+                                float *d_gamma, float *d_beta);
+
+    /* y = gamma (x - mean) * rstd + beta per row; keeps mean and rstd in stats [rows, 2]. gamma and
+     * beta may be NULL: 1 and 0. */
     void (*normalize)(int64_t rows, int64_t cols, float epsilon, const float *x, const float *gamma,
                       const float *beta, float *stats, float *y);
-    /* dx may be NULL or dy; d_gamma, d_beta [cols] = accumulate * old + sums over rows */
+    /* dx may be NULL or dy; d_gamma, d_beta [cols], each may be NULL, = accumulate * old + sums
+     * over rows */
     void (*normalize_backward)(int64_t rows, int64_t cols, const float *x, const float *stats,
                                const float *gamma, const float *dy, float *dx, float accumulate,
                                float *d_gamma, float *d_beta);

@@ -1,5 +1,5 @@
-/* ops_cpu.c: the tensor verbs on one CPU core, as loops around elem.h. Products are in
- * ops_cpu_gemm.c, losses in ops_cpu_loss.c.
+/* ops_cpu.c: the tensor verbs on one CPU core, as loops around elem.h. Products, convolutions,
+ * poolings, batch normalisation, embeddings and losses are in ops_cpu_<what>.c.
  *
  * Every sum has a fixed order: a row's in LANES partial sums that are then added pairwise, a
  * column's row by row. So the same call gives the same bits on every run.
@@ -255,7 +255,7 @@ CPU_CLONES static void normalize_row(int64_t n, const float *x, float mean, floa
                                      const float *gamma, const float *beta, float *y)
 {
     for (int64_t i = 0; i < n; i++)
-        y[i] = (x[i] - mean) * rstd * gamma[i] + beta[i];
+        y[i] = elem_normalize(x[i], mean, rstd, gamma ? gamma[i] : 1.0f, beta ? beta[i] : 0.0f);
 }
 
 CPU_CLONES static float squared_deviations(int64_t n, const float *x, float mean)
@@ -282,38 +282,44 @@ static void cpu_normalize(int64_t rows, int64_t cols, float epsilon, const float
     }
 }
 
-/* With h = (x - mean) rstd and s = dy gamma: dx = rstd (s - mean(s) - h mean(s h)). */
+CPU_CLONES static void normalize_row_sums(int64_t n, const float *x, float mean, float rstd,
+                                          const float *dy, float *d_gamma, float *d_beta)
+{
+    for (int64_t i = 0; d_gamma && i < n; i++)
+        d_gamma[i] += dy[i] * ((x[i] - mean) * rstd);
+    for (int64_t i = 0; d_beta && i < n; i++)
+        d_beta[i] += dy[i];
+}
+
 CPU_CLONES static void normalize_row_backward(int64_t n, const float *x, float mean, float rstd,
-                                              const float *gamma, const float *dy, float *dx,
-                                              float *d_gamma, float *d_beta)
+                                              const float *gamma, const float *dy, float *dx)
 {
     float sum[LANES] = {0}, dot[LANES] = {0};
     for (int64_t i = 0; i < n; i++) {
-        float h = (x[i] - mean) * rstd, s = dy[i] * gamma[i];
-        d_gamma[i] += dy[i] * h;
-        d_beta[i] += dy[i];
+        float s = dy[i] * (gamma ? gamma[i] : 1.0f);
         sum[i % LANES] += s;
-        dot[i % LANES] += s * h;
+        dot[i % LANES] += s * ((x[i] - mean) * rstd);
     }
-    if (!dx)
-        return;
     float mean_s = add_lanes(sum) / (float)n, mean_sh = add_lanes(dot) / (float)n;
     CPU_INDEPENDENT
     for (int64_t i = 0; i < n; i++)
-        dx[i] = rstd * (dy[i] * gamma[i] - mean_s - (x[i] - mean) * rstd * mean_sh);
+        dx[i] = elem_normalize_derivative((x[i] - mean) * rstd, rstd,
+                                          dy[i] * (gamma ? gamma[i] : 1.0f), mean_s, mean_sh);
 }
 
 static void cpu_normalize_backward(int64_t rows, int64_t cols, const float *x, const float *stats,
                                    const float *gamma, const float *dy, float *dx, float accumulate,
                                    float *d_gamma, float *d_beta)
 {
-    if (accumulate == 0.0f) {
+    if (accumulate == 0.0f && d_gamma)
         memset(d_gamma, 0, (size_t)cols * sizeof *d_gamma);
+    if (accumulate == 0.0f && d_beta)
         memset(d_beta, 0, (size_t)cols * sizeof *d_beta);
+    for (int64_t r = 0; r < rows; r++, x += cols, dy += cols, stats += 2) {
+        normalize_row_sums(cols, x, stats[0], stats[1], dy, d_gamma, d_beta);
+        if (dx)
+            normalize_row_backward(cols, x, stats[0], stats[1], gamma, dy, dx + r * cols);
     }
-    for (int64_t r = 0; r < rows; r++)
-        normalize_row_backward(cols, x + r * cols, stats[2 * r], stats[2 * r + 1], gamma,
-                               dy + r * cols, dx ? dx + r * cols : NULL, d_gamma, d_beta);
 }
 
 /* ---- updates ---- */
@@ -398,6 +404,22 @@ const struct ops ops_cpu = {
     .activate_backward = cpu_activate_backward,
     .affine = cpu_affine,
     .dropout = cpu_dropout,
+    .conv = cpu_conv,
+    .conv_backward_kernel = cpu_conv_backward_kernel,
+    .conv_backward_input = cpu_conv_backward_input,
+    .max_pool = cpu_max_pool,
+    .mean_pool = cpu_mean_pool,
+    .max_pool_backward = cpu_max_pool_backward,
+    .mean_pool_backward = cpu_mean_pool_backward,
+    .gather = cpu_gather,
+    .scatter_add = cpu_scatter_add,
+    .batch_moments = cpu_batch_moments,
+    .batch_stats = cpu_batch_stats,
+    .moving_stats = cpu_moving_stats,
+    .update_moving = cpu_update_moving,
+    .batch_normalize = cpu_batch_normalize,
+    .batch_norm_sums = cpu_batch_norm_sums,
+    .batch_norm_backward = cpu_batch_norm_backward,
     .normalize = cpu_normalize,
     .normalize_backward = cpu_normalize_backward,
     .loss = cpu_loss,

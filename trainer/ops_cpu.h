@@ -22,4 +22,31 @@ void cpu_add(size_t n, const float *x, float *y);
 void cpu_add_f64(size_t n, const double *x, double *y);
 void cpu_loss(const struct loss_args *a);
 
+void cpu_conv(const struct window_args *a, int64_t filters, const float *x, const float *kernel,
+              float *z);
+void cpu_conv_backward_kernel(const struct window_args *a, int64_t filters, const float *x,
+                              const float *dz, float beta, float *d_kernel);
+void cpu_conv_backward_input(const struct window_args *a, int64_t filters, const float *dz,
+                             const float *kernel, float *dx);
+void cpu_max_pool(const struct window_args *a, const float *x, float *y);
+void cpu_mean_pool(const struct window_args *a, const float *x, float *y);
+void cpu_max_pool_backward(const struct window_args *a, const float *x, const float *y,
+                           const float *dy, float *dx);
+void cpu_mean_pool_backward(const struct window_args *a, const float *dy, float *dx);
+void cpu_gather(int64_t count, int64_t cols, int64_t first, int64_t rows, const float *ids,
+                const float *table, float *y);
+void cpu_scatter_add(int64_t count, int64_t cols, int64_t first, int64_t rows, const float *ids,
+                     const float *dy, float beta, float *d_table);
+void cpu_batch_moments(int64_t rows, int64_t cols, const float *x, double *sums);
+void cpu_batch_stats(int64_t cols, const double *sums, double count, double epsilon, float *stats);
+void cpu_moving_stats(int64_t cols, const float *mean, const float *variance, double epsilon,
+                      float *stats);
+void cpu_update_moving(int64_t cols, const double *sums, double count, double momentum, float *mean,
+                       float *variance);
+void cpu_batch_normalize(const struct batch_norm_args *a, float *y);
+void cpu_batch_norm_sums(const struct batch_norm_args *a, const float *dy, double *sums);
+void cpu_batch_norm_backward(const struct batch_norm_args *a, const float *dy, const double *sums,
+                             double count, float *dx, float accumulate, float *d_gamma,
+                             float *d_beta);
+
 #endif

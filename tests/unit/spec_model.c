@@ -160,7 +160,7 @@ static void test_every_name(void **state)
         model_done(&m);
         free(text);
     }
-    for (int t = 0; t < LAYER_CONV2D; t++)
+    for (int t = 0; t < LAYER_TYPE__MAX; t++)
         assert_int_equal(words_find(&layer_type_words, layer_type_name((enum layer_type)t))->value,
                          t);
 }

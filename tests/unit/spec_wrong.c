@@ -13,8 +13,9 @@ static const char good[] =
     "\"strategy\": \"mirrored\"}";
 
 #define ALL_LAYERS                                                                                 \
-    "This version has dense, flatten, reshape, rescaling, dropout, activation and "                \
-    "layer_normalization."
+    "This version has dense, flatten, reshape, rescaling, dropout, activation, "                   \
+    "layer_normalization, conv2d, max_pooling2d, average_pooling2d, global_max_pooling2d, "        \
+    "global_average_pooling2d, batch_normalization, embedding and add."
 #define ALL_FUNCTIONS                                                                              \
     "This version has linear, relu, tanh, sigmoid, gelu, gelu_tanh, elu, silu, softplus, "         \
     "leaky_relu and softmax."
@@ -25,9 +26,9 @@ static const struct wrong wrongs[] = {
      .faults = {{"/model/layers/0/activation", "unknown_value",
                  "\"relluu\" is not an activation that this version knows.",
                  "Did you mean \"relu\"? " ALL_FUNCTIONS}}},
-    {.changes = {{"/model/layers/0", "{\"type\": \"conv2d\", \"filters\": 8}"}},
+    {.changes = {{"/model/layers/0", "{\"type\": \"lstm\", \"units\": 8}"}},
      .faults = {{"/model/layers/0/type", "unknown_value",
-                 "\"conv2d\" is not a layer that this version knows.", ALL_LAYERS}}},
+                 "\"lstm\" is not a layer that this version knows.", ALL_LAYERS}}},
     {.changes = {{"/model/layers/0", "{\"type\": \"Dense\", \"units\": \"64\"}"}},
      .faults = {{"/model/layers/0/type", "unknown_value",
                  "\"Dense\" is not a layer that this version knows.",
