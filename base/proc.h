@@ -35,7 +35,7 @@ struct proc_spawn {
     char *const *argv;
     char *const *envp;
     const char *cwd; /* or NULL */
-    int fds[16];     /* child's fd i becomes a copy of fds[i], or /dev/null where -1 and i < 3 */
+    int fds[16];     /* child's fd i becomes a copy of fds[i], or /dev/null where -1 */
     int fd_count;    /* child's fds at and above this are closed */
     int new_session; /* setsid() */
     int die_with_parent; /* PR_SET_PDEATHSIG SIGKILL, set after the user is switched */

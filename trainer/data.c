@@ -1,5 +1,5 @@
 /* data.c: the prepare step: opens what a job names beneath the data roots, has the readers of the
- * formats put it into the memfd, and cuts the validation part off. */
+ * formats put it into the store, and cuts the validation part off. */
 #include "trainer/data.h"
 
 #include <errno.h>
@@ -71,27 +71,39 @@ struct prepare {
     struct buf note;
 };
 
-static int prepare_idx(struct prepare *p, const struct data_source *source, struct data_split *ret,
-                       struct err *e)
+/* idx and npy: features and labels in a file each. */
+static int prepare_pair(struct prepare *p, const struct data_source *source, struct data_split *ret,
+                        struct err *e)
 {
-    struct data_stream images = {0}, labels = {0};
-    int r = open_stream(p->roots, source->images, &images, e);
+    int is_idx = source->format == DATA_IDX;
+    struct data_stream x = {0}, y = {0};
+    int r = open_stream(p->roots, is_idx ? source->images : source->x, &x, e);
     if (r == 0)
-        r = open_stream(p->roots, source->labels, &labels, e);
+        r = open_stream(p->roots, is_idx ? source->labels : source->y, &y, e);
     if (r == 0)
-        r = data_read_idx(&images, &labels, &p->need, &p->out, ret, e);
-    data_stream_close(&images);
-    data_stream_close(&labels);
+        r = (is_idx ? data_read_idx : data_read_npy)(&x, &y, source, &p->need, &p->out, ret, e);
+    data_stream_close(&x);
+    data_stream_close(&y);
     return r;
 }
 
-static int prepare_csv(struct prepare *p, const struct data_source *source, struct data_split *ret,
+static int prepare_npz(struct prepare *p, const struct data_source *source, struct data_split *ret,
                        struct err *e)
+{
+    int fd;
+    int r = data_open(p->roots, source->path, &fd, e);
+    return r < 0 ? r : data_read_npz(fd, source, &p->need, &p->out, ret, e);
+}
+
+/* csv and tokens: one file has both. */
+static int prepare_single(struct prepare *p, const struct data_source *source,
+                          struct data_split *ret, struct err *e)
 {
     struct data_stream s = {0};
     int r = open_stream(p->roots, source->path, &s, e);
     if (r == 0)
-        r = data_read_csv(&s, source, &p->need, &p->out, &p->note, ret, e);
+        r = (source->format == DATA_CSV ? data_read_csv : data_read_tokens)(
+            &s, source, &p->need, &p->out, &p->note, ret, e);
     data_stream_close(&s);
     return r;
 }
@@ -100,12 +112,12 @@ static int prepare_source(struct prepare *p, const struct data_source *source,
                           struct data_split *ret, struct err *e)
 {
     switch (source->format) {
-    case DATA_IDX: return prepare_idx(p, source, ret, e);
-    case DATA_CSV: return prepare_csv(p, source, ret, e);
+    case DATA_IDX:
+    case DATA_NPY: return prepare_pair(p, source, ret, e);
+    case DATA_NPZ: return prepare_npz(p, source, ret, e);
+    case DATA_CSV:
+    case DATA_TOKENS: return prepare_single(p, source, ret, e);
     case DATA_SYNTHETIC: return data_read_synthetic(source, &p->need, &p->out, ret, e);
-    case DATA_NPY:
-    case DATA_NPZ:
-    case DATA_TOKENS: break;
     }
     BUG("data format %d", (int)source->format);
 }
@@ -121,19 +133,18 @@ static int cut_validation(double split, struct data_header *h, struct err *e)
                        train->samples, kept < 1 ? "train with" : "validate with");
     h->validation = *train;
     h->validation.samples = train->samples - kept;
-    h->validation.features_at +=
-        (uint64_t)kept * (uint64_t)train->feature_size * data_feature_bytes(train->feature_type);
-    h->validation.targets_at += (uint64_t)kept * (uint64_t)train->target_size * sizeof(float);
+    h->validation.features.at += (uint64_t)kept * train->features.stride;
+    h->validation.labels.at += (uint64_t)kept * train->labels.stride;
     train->samples = kept;
     return 0;
 }
 
 /* As much of the note as fits into the zeroed `out`, cut between characters. */
-static void copy_note(const struct buf *note, char out[512])
+static void copy_note(const struct buf *note, char *out, size_t room)
 {
     size_t n = note->len;
-    if (n > 511) {
-        n = 508;
+    if (n > room - 1) {
+        n = room - 4;
         while (n > 0 && ((unsigned char)note->data[n] & 0xc0) == 0x80)
             n--;
     }
@@ -143,33 +154,46 @@ static void copy_note(const struct buf *note, char out[512])
         memcpy(out + n, "...", 4);
 }
 
-static int prepare_all(struct prepare *p, const struct job_spec *job, int memfd, struct err *e)
+static void note_streaming(struct prepare *p, const char *what, const struct data_split *s)
+{
+    if (s->samples == 0)
+        return;
+    if (s->features.in >= DATA_IN_FILES)
+        data_note(&p->note, "the %s data is read from its file as it is needed", what);
+    else if (s->features.in == DATA_IN_SPOOL)
+        data_note(&p->note, "the %s data is read from the node's disk as it is needed", what);
+}
+
+static int prepare_all(struct prepare *p, const struct job_spec *job,
+                       const struct data_store *store, struct err *e)
 {
     struct data_header h = {0};
     int r = data_need_of(job, &p->need, e);
     if (r == 0)
-        r = data_need_one_label(&p->need, e);
-    if (r == 0)
-        r = data_out_begin(&p->out, memfd, e);
+        r = data_out_begin(&p->out, store, e);
     if (r == 0)
         r = prepare_source(p, &job->train, &h.train, e);
-    if (r == 0 && job->has_validation)
+    if (r == 0)
+        note_streaming(p, "training", &h.train);
+    if (r == 0 && job->has_validation) {
         r = prepare_source(p, &job->validation, &h.validation, e);
-    else if (r == 0 && job->fit.validation_split > 0)
+        note_streaming(p, "validation", &h.validation);
+    } else if (r == 0 && job->fit.validation_split > 0) {
         r = cut_validation(job->fit.validation_split, &h, e);
+    }
     if (r < 0)
         return r;
-    copy_note(&p->note, h.note);
+    copy_note(&p->note, h.note, sizeof h.note);
     return data_out_finish(&p->out, &h, e);
 }
 
-int data_prepare(const struct job_spec *job, const struct data_roots *roots, int memfd,
-                 struct err *e)
+int data_prepare(const struct job_spec *job, const struct data_roots *roots,
+                 const struct data_store *store, struct err *e)
 {
     struct prepare p = {.roots = roots};
     if (job->command)
         return err_set(e, ERR_INVALID, "a command job has no data set to prepare");
-    int r = prepare_all(&p, job, memfd, e);
+    int r = prepare_all(&p, job, store, e);
     data_out_done(&p.out);
     buf_done(&p.note);
     return r;

@@ -1,5 +1,6 @@
 /* data_stream.c: a file's bytes through zlib's gzFile, which inflates gzip (several members too,
- * with their checksums) and passes everything else through. */
+ * with their checksums) and passes everything else through; or those of a member of a zip archive,
+ * through libzip. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zip.h>
 #include <zlib.h>
 
 #include "base/mem.h"
@@ -16,12 +18,27 @@
 #define READ_CHUNK   (UINT64_C(1) << 28)
 #define DEFLATE_MOST 1032 /* deflate packs at most this many bytes into one */
 
-int data_stream_open(int take_fd, const char *name, struct data_stream *ret, struct err *e)
+int data_file_of(int fd, const char *name, struct data_file *ret, struct err *e)
 {
     struct stat st;
+    if (fstat(fd, &st) < 0)
+        return err_errno(e, "cannot examine %s", name);
+    *ret = (struct data_file){.device = st.st_dev,
+                              .inode = st.st_ino,
+                              .size = (uint64_t)st.st_size,
+                              .changed_ns =
+                                  st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec};
+    return 0;
+}
+
+int data_stream_open(int take_fd, const char *name, struct data_stream *ret, struct err *e)
+{
+    struct data_file was;
     unsigned char magic[2] = {0, 0};
-    if (fstat(take_fd, &st) < 0 || pread(take_fd, magic, 2, 0) < 0) {
-        int r = err_errno(e, "cannot read %s", name);
+    int r = data_file_of(take_fd, name, &was, e);
+    if (r == 0 && pread(take_fd, magic, 2, 0) < 0)
+        r = err_errno(e, "cannot read %s", name);
+    if (r < 0) {
         close(take_fd);
         return r;
     }
@@ -33,9 +50,10 @@ int data_stream_open(int take_fd, const char *name, struct data_stream *ret, str
     gzbuffer(gz, GZ_BUFFER);
     *ret = (struct data_stream){.gz = gz,
                                 .name = name,
-                                .size = (uint64_t)st.st_size,
+                                .size = was.size,
                                 .fd = fcntl(take_fd, F_DUPFD_CLOEXEC, 3),
-                                .compressed = magic[0] == 0x1f && magic[1] == 0x8b};
+                                .compressed = magic[0] == 0x1f && magic[1] == 0x8b,
+                                .was = was};
     return 0;
 }
 
@@ -128,29 +146,79 @@ static int check_end(struct data_stream *s, struct err *e)
                    s->name, s->size - end, end);
 }
 
+static int read_gz(struct data_stream *s, unsigned char *to, uint64_t n, uint64_t *ret,
+                   struct err *e)
+{
+    int got = gzread(s->gz, to, (unsigned)n);
+    int code = Z_OK;
+    if (got >= 0 && (uint64_t)got < n)
+        gzerror(s->gz, &code);
+    if (got < 0 || code != Z_OK)
+        return stream_error(s, e);
+    if (s->compressed && got > 0)
+        s->crc = (uint32_t)crc32_z(s->crc, to, (size_t)got);
+    *ret = (uint64_t)got;
+    return 0;
+}
+
+/* libzip compares the checksum with the last byte. */
+static int read_member(struct data_stream *s, unsigned char *to, uint64_t n, uint64_t *ret,
+                       struct err *e)
+{
+    zip_int64_t got = zip_fread(s->member, to, n);
+    if (got < 0)
+        return err_set(e, ERR_CORRUPT, "%s is damaged after %" PRIu64 " bytes: %s", s->name,
+                       s->read, zip_file_strerror(s->member));
+    *ret = (uint64_t)got;
+    return 0;
+}
+
 int data_stream_read(struct data_stream *s, void *to, uint64_t n, uint64_t *ret, struct err *e)
 {
-    uint64_t done = 0;
-    while (done < n) {
+    uint64_t done = 0, got = 1;
+    while (done < n && got > 0) {
         uint64_t want = n - done < READ_CHUNK ? n - done : READ_CHUNK;
-        int got = gzread(s->gz, (char *)to + done, (unsigned)want);
-        int code = Z_OK;
-        if (got >= 0 && (uint64_t)got < want)
-            gzerror(s->gz, &code);
-        if (got < 0 || code != Z_OK)
-            return stream_error(s, e);
-        if (s->compressed && got > 0)
-            s->crc = (uint32_t)crc32_z(s->crc, (unsigned char *)to + done, (size_t)got);
-        done += (uint64_t)got;
-        s->read += (uint64_t)got;
-        if (s->read > DATA_MAX_BYTES)
+        unsigned char *at = (unsigned char *)to + done;
+        int r = s->member ? read_member(s, at, want, &got, e) : read_gz(s, at, want, &got, e);
+        if (r < 0)
+            return r;
+        done += got;
+        s->read += got;
+        if (s->read > DATA_SPOOL_MAX && s->compressed)
             return err_set(e, ERR_TOO_LARGE, "%s has more than %" PRIu64 " GiB of data", s->name,
-                           (uint64_t)DATA_MAX_BYTES >> 30);
-        if ((uint64_t)got < want)
-            break;
+                           (uint64_t)DATA_SPOOL_MAX >> 30);
     }
     *ret = done;
     return done < n ? check_end(s, e) : 0;
+}
+
+int data_stream_exactly(struct data_stream *s, void *to, uint64_t n, const char *what,
+                        struct err *e)
+{
+    uint64_t got;
+    int r = data_stream_read(s, to, n, &got, e);
+    if (r < 0)
+        return r;
+    if (got < n)
+        return err_set(e, ERR_INVALID,
+                       "%s ends after %" PRIu64 " bytes, in the middle of its %s: %" PRIu64
+                       " more were to come",
+                       s->name, s->read, what, n - got);
+    return 0;
+}
+
+int data_stream_ends(struct data_stream *s, struct err *e)
+{
+    char extra;
+    uint64_t at = s->read, got;
+    int r = data_stream_read(s, &extra, 1, &got, e);
+    if (r < 0)
+        return r;
+    if (got > 0)
+        return err_set(e, ERR_INVALID,
+                       "%s goes on after the %" PRIu64 " bytes that its header promises", s->name,
+                       at);
+    return 0;
 }
 
 int data_stream_promises(const struct data_stream *s, uint64_t bytes, struct err *e)
@@ -172,11 +240,30 @@ int data_stream_promises(const struct data_stream *s, uint64_t bytes, struct err
                    s->name, bytes, s->size);
 }
 
+int data_stream_is_plain(const struct data_stream *s)
+{
+    return s->gz && !s->compressed && s->fd >= 0;
+}
+
+int data_stream_unchanged(const struct data_stream *s, struct err *e)
+{
+    struct data_file is;
+    int r = data_file_of(s->fd, s->name, &is, e);
+    if (r < 0)
+        return r;
+    if (memcmp(&is, &s->was, sizeof is) == 0)
+        return 0;
+    return err_set(e, ERR_CONFLICT, "%s was changed while it was read", s->name);
+}
+
 void data_stream_close(struct data_stream *s)
 {
     if (s->gz) {
         gzclose(s->gz);
         mem_closep(&s->fd);
     }
+    if (s->member)
+        zip_fclose(s->member);
     s->gz = NULL;
+    s->member = NULL;
 }

@@ -1,7 +1,8 @@
-/* data_text.c: numbers out of text, and text into sentences. */
+/* data_text.c: numbers out of text, and text into sentences and notes. */
 #include <ctype.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,4 +113,14 @@ char *data_quote(const char *text, size_t n, char out[DATA_QUOTE_SIZE])
     json_decref(valid);
     snprintf(p, 5, "\"%s", shown < n ? "..." : "");
     return out;
+}
+
+void data_note(struct buf *note, const char *fmt, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    buf_addf(note, "%s%s", note->len ? "; " : "", text);
 }

@@ -95,12 +95,15 @@ static int check_plan(const struct launch *l, int rank, struct err *e)
     return 0;
 }
 
-static int open_data(struct engine *g, int fd, struct err *e)
+static int open_data(struct engine *g, const struct engine_fds *fds, struct err *e)
 {
-    int r = data_map(fd, &g->prepared, e);
-    if (r == 0)
-        r = data_check(&g->prepared, g->job, e);
-    return r;
+    struct data_roots roots = {(const char *const *)g->launch->data_roots,
+                               g->launch->data_root_count};
+    struct data_store store = {fds->data, fds->spool};
+    int r = data_map(&store, &roots, &g->prepared, e);
+    if (r == ERR_CONFLICT)
+        g->code = "data_changed";
+    return r < 0 ? r : data_check(&g->prepared, g->job, e);
 }
 
 static int build_stage(struct engine *g, struct err *e)
@@ -124,7 +127,7 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
     if (r < 0)
         return r;
     mesh_place(&g->mesh, g->plan, rank);
-    if ((r = open_data(g, fds->data, e)) < 0)
+    if ((r = open_data(g, fds, e)) < 0)
         return r;
     const int *first = &g->plan->stage_first[g->mesh.stage];
     struct net_chunk chunk = {first[0], first[1]};

@@ -58,6 +58,7 @@ struct engine {
 /* Where the outside is reached: docs/protocols.md section 4. */
 struct engine_fds {
     int report, gang, data;
+    int spool; /* -1: none */
 };
 
 /* Sets up everything, meets the peers, and gives the parameters their start values. On failure

@@ -3,7 +3,8 @@
  *     trainyard-trainer --launch FILE --prepare
  *     trainyard-trainer --launch FILE --rank N
  *
- * Descriptors: 3 the report file, 4 the gang's shared memory, 5 the prepared data. The launch
+ * Descriptors: 3 the report file, 4 the gang's shared memory, 5 the prepared data, 7 the file for
+ * what of it is too large for memory (none: such data is refused). The launch
  * document may be /proc/self/fd/N: then that descriptor is read, since a rank that runs as another
  * user could not open the file again.
  */
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -24,7 +26,9 @@
 
 #define LAUNCH_MAX (4 * 1024 * 1024)
 
-static const struct engine_fds fds = {.report = 3, .gang = 4, .data = 5};
+#define SPOOL_FD 7
+
+static struct engine_fds fds = {.report = 3, .gang = 4, .data = 5, .spool = SPOOL_FD};
 
 static volatile int stop_asked;
 
@@ -136,6 +140,9 @@ int main(int argc, char **argv)
     if (!a.prepare)
         sigaction(SIGTERM, &on, NULL);
     int r = check_descriptors(a.prepare, &e);
+    struct stat st;
+    if (fstat(SPOOL_FD, &st) < 0 || !S_ISREG(st.st_mode))
+        fds.spool = -1;
     if (r == 0)
         r = load_launch(a.launch, &l, &e);
     if (r < 0) {

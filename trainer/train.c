@@ -87,16 +87,17 @@ int train_prepare(const struct launch *l, const struct engine_fds *fds)
 {
     struct data_roots roots = {.paths = (const char *const *)l->data_roots,
                                .count = l->data_root_count};
+    struct data_store store = {fds->data, fds->spool};
     struct report out;
     struct prepared p = {0};
     struct err e = {0};
     int64_t began = clock_boottime_us();
     report_init(&out, fds->report, -1);
     int r = l->spec && !l->spec->command
-                ? data_prepare(l->spec, &roots, fds->data, &e)
+                ? data_prepare(l->spec, &roots, &store, &e)
                 : err_set(&e, ERR_INVALID, "The launch document has no training job.");
     if (r == 0)
-        r = data_map(fds->data, &p, &e);
+        r = data_map(&store, &roots, &p, &e);
     if (r == 0)
         r = check_members(l, &p, &e);
     if (r == 0)

@@ -93,6 +93,23 @@ static int make_memory(const char *name, int *ret, struct err *e)
     return 0;
 }
 
+/* Data that is too large for memory: a file on the attempt's disk without a name, which goes when
+ * the last process that has it open does. */
+static int make_spool(struct shim *s, struct err *e)
+{
+    int fd = open(s->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) {
+        CLEANUP(mem_freep) char *path = attempt_path(s->dir, "spool");
+        fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd >= 0)
+            unlink(path);
+    }
+    if (fd < 0)
+        return err_errno(e, "cannot make a file for large data in %s", s->dir);
+    s->spool_fd = fd;
+    return 0;
+}
+
 /* launch.json is 0600 and ours, and /proc/self/fd/6 checks the file's mode again: another user
  * reads a sealed copy in memory. */
 static int copy_launch(struct shim *s, struct err *e)
@@ -122,6 +139,8 @@ int shim_make_room(struct shim *s, struct err *e)
         r = make_memory("trainyard-gang", &s->shm_fd, e);
     if (r == 0)
         r = make_memory("trainyard-data", &s->data_fd, e);
+    if (r == 0 && !s->launch.spec->command)
+        r = make_spool(s, e);
     if (r == 0 && s->user.switched)
         r = copy_launch(s, e);
     return r;
@@ -165,10 +184,8 @@ static int start(struct shim *s, const struct launch_rank *rank, const char *pro
         .argv = argv,
         .envp = env,
         .cwd = cwd,
-        .fds = {-1, log_fd, log_fd, s->report_fd, s->shm_fd, s->data_fd, s->launch_fd},
-        .fd_count = command             ? 3
-                    : s->launch_fd >= 0 ? 7
-                                        : 6,
+        .fds = {-1, log_fd, log_fd, s->report_fd, s->shm_fd, s->data_fd, s->launch_fd, s->spool_fd},
+        .fd_count = command ? 3 : 8,
         .new_session = 1,
         .die_with_parent = 1,
         .cpu = rank ? rank->cpu : -1,

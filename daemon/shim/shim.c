@@ -354,7 +354,7 @@ int shim_run(struct shim *s, struct err *e)
 {
     s->spawn_rank = -1;
     s->prepare.rank = -1;
-    s->report_fd = s->shm_fd = s->data_fd = s->launch_fd = -1;
+    s->report_fd = s->shm_fd = s->data_fd = s->launch_fd = s->spool_fd = -1;
     if (set_up(s, e) < 0)
         return run_failed(s, e);
     look_for_stop(s);
@@ -370,7 +370,7 @@ int shim_run(struct shim *s, struct err *e)
 
 void shim_done(struct shim *s)
 {
-    int *fds[] = {&s->report_fd, &s->shm_fd, &s->data_fd, &s->launch_fd};
+    int *fds[] = {&s->report_fd, &s->shm_fd, &s->data_fd, &s->launch_fd, &s->spool_fd};
     for (size_t i = 0; i < ARRAY_LEN(fds); i++)
         mem_closep(fds[i]);
     json_decref(s->exit_record);

@@ -45,7 +45,8 @@ struct shim {
     struct launch launch;
     struct shim_user user;
     struct shim_record record;
-    int report_fd, shm_fd, data_fd, launch_fd; /* what ranks get as fds 3 to 6; -1 until made */
+    int report_fd, shm_fd, data_fd, launch_fd, spool_fd; /* what ranks get as fds 3 to 7; -1: not
+                                                            made */
 
     struct rank_end prepare; /* rank -1 */
     pid_t prepare_pid;       /* 0 unless it runs */

@@ -26,13 +26,15 @@ EOT
     chmod 755 "$T/trainer"
 }
 
-@test "prepare runs first, and what it wrote into fd 5 is there for the ranks" {
-    trainer 'echo prepared; printf data >&5; pwd' 'cat /proc/self/fd/5; echo " $R $RANK $launch"; [ -e /proc/self/fd/6 ] && exit 1; printf x >&4'
+@test "prepare runs first, and what it wrote into fds 5 and 7 is there for the ranks" {
+    trainer 'echo prepared; printf data >&5; printf "too much" >&7; pwd' 'cat /proc/self/fd/5; echo " $R $RANK $launch"; cat /proc/self/fd/7; echo; [ /proc/self/fd/6 -ef /dev/null ] || exit 1; printf x >&4'
     start_shim "$(launch_training "$A" 2 5 "$T/trainer")"
     wait_for 10 ended
     [ "$(exit_field outcome)" = done ]
     grep -qx prepared "$T/a/rank-0.log"
     grep -qx "data 1 1 $T/a/launch.json" "$T/a/rank-1.log"
+    grep -qx "too much" "$T/a/rank-1.log"
+    [ -z "$(find "$T/a" -name '*spool*')" ]
 }
 
 @test "a prepare step that fails starts no rank and is quoted" {

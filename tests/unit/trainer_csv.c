@@ -15,10 +15,10 @@ static void accepts(const char *text, enum csv_header header, int64_t rows, doub
     struct prepared p = prepared(&job);
     if (p.train.samples != rows)
         fail_msg("%ld rows of \"%s\"", (long)p.train.samples, text);
-    assert_int_equal(p.train.feature_type, FEATURE_F32);
+    assert_int_equal(p.train.features.type, NUMBER_F32);
     assert_true(value_at(&p.train, 0, 0) == first);
     assert_true(value_at(&p.train, rows - 1, 1) == last);
-    assert_int_equal(p.train.classes[rows - 1], last_class);
+    assert_int_equal(class_at(&p.train, rows - 1, 0), last_class);
     data_unmap(&p);
 }
 
@@ -62,9 +62,9 @@ static void headers(void **state)
             "data.csv line 1, column 1: \"a\" is not a number; if this line is a header, say "
             "\"header\": true");
     refuses("1,NA,3\n1,2,3\n", CSV_HEADER_AUTO,
-            "data.csv line 1, column 2: \"NA\" is not a number");
+            "data.csv line 1, column 2: \"NA\" stands for a missing value");
     refuses("1,nan,3\n1,2,3\n", CSV_HEADER_AUTO,
-            "line 1, column 2: \"nan\" is not a finite number");
+            "line 1, column 2: \"nan\" stands for a missing value");
     refuses("a,b,label\n", CSV_HEADER_AUTO, "data.csv has no rows of data");
     refuses("1,2,3\n", CSV_HEADER_YES, "data.csv has no rows of data");
 }
@@ -103,7 +103,7 @@ static void ragged_rows(void **state)
     refuses("1,2,3\n\n\n4,5,6,7\n", CSV_HEADER_NO,
             "data.csv line 4: 4 columns where the lines before have 3");
     refuses("1,2,3\r\n4,5,6\r\n1,2,3,\r\n", CSV_HEADER_NO,
-            "line 3, column 4: \"\" is not a number");
+            "line 3, column 4: \"\" stands for a missing value");
     refuses("h,\"two\nlines\",c\n1,2,3\n4,5\n", CSV_HEADER_YES, "data.csv line 4: 2 columns");
     refuses("h,\"two\nlines\",c\n1,2,3\n4,5\n", CSV_HEADER_AUTO, "data.csv line 4: 2 columns");
 }
@@ -113,16 +113,16 @@ static void fields_that_are_no_numbers(void **state)
     (void)state;
     const char *rows = "1,2,3\n1,2,3\n1,2,3\n1,2,3\n1,2,3\n1,2,3\n1,2,3\n1,2,3\n";
     static const char *const CASES[][2] = {
-        {"1,2,NA", "data.csv line 9, column 3: \"NA\" is not a number"},
-        {"1,,3", "line 9, column 2: \"\" is not a number"},
-        {"1,\"\",3", "line 9, column 2: \"\" is not a number"},
+        {"1,2,NA", "data.csv line 9, column 3: \"NA\" stands for a missing value"},
+        {"1,,3", "line 9, column 2: \"\" stands for a missing value"},
+        {"1,\"\",3", "line 9, column 2: \"\" stands for a missing value"},
         {"1,0x10,3", "\"0x10\" is not a number"},
         {"1,1e,3", "\"1e\" is not a number"},
         {"1,1.2.3,3", "\"1.2.3\" is not a number"},
         {"1,--2,3", "\"--2\" is not a number"},
-        {"1,-,3", "\"-\" is not a number"},
+        {"1,-,3", "\"-\" stands for a missing value"},
         {"1,1 2,3", "\"1 2\" is not a number"},
-        {"1,NaN,3", "line 9, column 2: \"NaN\" is not a finite number"},
+        {"1,NaN,3", "line 9, column 2: \"NaN\" stands for a missing value"},
         {"inf,2,3", "line 9, column 1: \"inf\" is not a finite number"},
         {"-Infinity,2,3", "\"-Infinity\" is not a finite number"},
         {"1e999,2,3", "\"1e999\" is not a finite number"},
@@ -175,7 +175,7 @@ static void label_columns(void **state)
         struct prepared p = prepared(&job);
         assert_true(value_at(&p.train, 1, 0) == CASES[i].x0);
         assert_true(value_at(&p.train, 1, 1) == CASES[i].x1);
-        assert_int_equal(p.train.classes[1], CASES[i].class);
+        assert_int_equal(class_at(&p.train, 1, 0), CASES[i].class);
         data_unmap(&p);
     }
     static const int64_t OUTSIDE[] = {3, -4, INT64_MAX, INT64_MIN};
@@ -253,7 +253,7 @@ static void packed_text(void **state)
     put("data.csv", bytes, n);
     p = prepared(&job);
     assert_int_equal(p.train.samples, 2);
-    assert_int_equal(p.train.classes[1], 6);
+    assert_int_equal(class_at(&p.train, 1, 0), 6);
     data_unmap(&p);
 
     put("data.csv", bytes, n - 4);
@@ -302,10 +302,10 @@ static void many_rows(void **state)
     struct job_spec job = csv_job(SPARSE, 2, 10, CSV_HEADER_AUTO);
     struct prepared p = prepared(&job);
     assert_int_equal(p.train.samples, n);
-    const float *x = p.train.features;
     for (int64_t i = 0; i < n; i++) {
-        if (x[2 * i] != (float)i || x[2 * i + 1] != (float)(i % 1000) + 0.5f ||
-            p.train.classes[i] != i % 10)
+        if (value_at(&p.train, i, 0) != (double)i ||
+            value_at(&p.train, i, 1) != (double)(i % 1000) + 0.5 ||
+            class_at(&p.train, i, 0) != i % 10)
             fail_msg("row %ld", (long)i);
     }
     data_unmap(&p);

@@ -13,17 +13,6 @@
 static const char *const shipped_list[] = {"tests/reference", "examples/data"};
 static const struct data_roots shipped = {shipped_list, 2};
 
-static struct prepared prepared_from(const struct data_roots *where, const struct job_spec *job)
-{
-    struct err e = {0};
-    struct prepared p = {0};
-    int fd = memfd_create("prepared", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (data_prepare(job, where, fd, &e) < 0 || data_map(fd, &p, &e) < 0)
-        fail_msg("%s", e.text);
-    close(fd);
-    return p;
-}
-
 static struct data_source mnist(int is_train)
 {
     static char files[4][64] = {
@@ -43,15 +32,15 @@ static void the_mnist_digits(void **state)
     struct prepared p = prepared_from(&shipped, &job);
     assert_int_equal(p.train.samples, 8000);
     assert_int_equal(p.validation.samples, 2000);
-    assert_int_equal(p.train.feature_type, FEATURE_U8);
+    assert_int_equal(p.train.features.type, NUMBER_U8);
     int counts[10] = {0};
     for (int64_t i = 0; i < 8000; i++)
-        counts[p.train.classes[i]]++;
+        counts[class_at(&p.train, i, 0)]++;
     for (int i = 0; i < 10; i++)
         assert_in_range(counts[i], 650, 950);
     uint64_t ink = 0;
     for (int64_t i = 0; i < 8000 * 784; i++)
-        ink += ((const uint8_t *)p.train.features)[i];
+        ink += p.train.features.map[i];
     assert_in_range(ink / 8000 / 784, 32, 35); /* MNIST's mean grey is 33 */
     data_unmap(&p);
 }
@@ -81,7 +70,7 @@ static void the_csv_sets(void **state)
         assert_true(value_at(&p.train, 0, 0) == SETS[i].first);
         int seen = 0;
         for (int64_t k = 0; k < p.train.samples; k++)
-            seen |= 1 << p.train.classes[k];
+            seen |= 1 << class_at(&p.train, k, 0);
         assert_int_equal(seen, (1 << SETS[i].classes) - 1);
         data_unmap(&p);
     }
@@ -124,10 +113,12 @@ static void numpys_synthetic_set(void **state)
     (void)state;
     struct job_spec job = synthetic_job(SPARSE, 10000, 50, 10);
     struct prepared p = prepared_from(&shipped, &job);
-    const float *x = p.train.features;
-    assert_true(x[0] == 0.37454012f && x[1] == 0.9507143f && x[50] == 0.96958464f);
+    assert_true(value_at(&p.train, 0, 0) == (double)0.37454012f);
+    assert_true(value_at(&p.train, 0, 1) == (double)0.9507143f);
+    assert_true(value_at(&p.train, 1, 0) == (double)0.96958464f);
     static const int32_t FIRST[10] = {0, 6, 5, 6, 7, 4, 9, 4, 6, 5};
-    assert_memory_equal(p.train.classes, FIRST, sizeof FIRST);
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(class_at(&p.train, i, 0), FIRST[i]);
     data_unmap(&p);
 
     job.train.input = 49;
@@ -138,7 +129,7 @@ static void numpys_synthetic_set(void **state)
     refused(&job, ERR_INVALID, "no samples");
     job.train.samples = 1000;
     job.train.classes = 12;
-    refused(&job, ERR_INVALID, "the synthetic data of 12 classes: label");
+    refused(&job, ERR_INVALID, "the synthetic data of 12 classes, item 15: label 10 is not");
     job.train.samples = INT64_C(1) << 50;
     refused(&job, ERR_TOO_LARGE, "the prepared data would take");
     job.train.samples = INT64_MAX;
@@ -154,7 +145,8 @@ static void one_hot_rows(void **state)
     assert_int_equal(p.train.target_type, TARGET_F32);
     assert_int_equal(p.train.target_size, 3);
     static const float ROWS[] = {0, 0, 1, 1, 0, 0, 0, 1, 0};
-    assert_memory_equal(p.train.targets, ROWS, sizeof ROWS);
+    for (int i = 0; i < 9; i++)
+        assert_true(target_at(&p.train, i / 3, i % 3) == (double)ROWS[i]);
     int64_t ids[] = {2, 0};
     float x[4], y[6];
     data_gather(&p.train, ids, 2, x, NULL, y, NULL);
@@ -174,14 +166,14 @@ static void real_and_binary_targets(void **state)
     struct prepared p = prepared(&job);
     assert_int_equal(p.train.target_type, TARGET_F32);
     assert_int_equal(p.train.target_size, 1);
-    assert_true(p.train.targets[0] == -2.5f && p.train.targets[1] == 1000);
+    assert_true(target_at(&p.train, 0, 0) == -2.5 && target_at(&p.train, 1, 0) == 1000);
     data_unmap(&p);
     job.loss = LOSS_BINARY_CROSSENTROPY;
     refused(&job, ERR_INVALID,
             "data.csv line 1: label -2.5 is neither 0 nor 1, as binary_crossentropy needs it");
     put_text("data.csv", "1,2,0\n3,4,1\n");
     p = prepared(&job);
-    assert_true(p.train.targets[0] == 0 && p.train.targets[1] == 1);
+    assert_true(target_at(&p.train, 0, 0) == 0 && target_at(&p.train, 1, 0) == 1);
     data_unmap(&p);
 }
 
@@ -222,11 +214,12 @@ static void the_last_part_validates(void **state)
         int64_t kept = p.train.samples;
         if (kept != CASES[i].kept || p.validation.samples != CASES[i].n - kept)
             fail_msg("%ld samples split at %g: %ld", (long)CASES[i].n, CASES[i].split, (long)kept);
-        assert_memory_equal(p.train.features, whole.train.features, (size_t)kept * 12);
-        assert_memory_equal(p.validation.features, (const float *)whole.train.features + 3 * kept,
-                            (size_t)(CASES[i].n - kept) * 12);
-        assert_memory_equal(p.validation.classes, whole.train.classes + kept,
-                            (size_t)(CASES[i].n - kept) * 4);
+        for (int64_t k = 0; k < CASES[i].n; k++) {
+            const struct dataset *d = k < kept ? &p.train : &p.validation;
+            int64_t at = k < kept ? k : k - kept;
+            assert_true(value_at(d, at, 2) == value_at(&whole.train, k, 2));
+            assert_int_equal(class_at(d, at, 0), class_at(&whole.train, k, 0));
+        }
         data_unmap(&p);
         data_unmap(&whole);
     }
@@ -255,7 +248,8 @@ static void splits_of_bytes_and_of_rows(void **state)
     assert_true(value_at(&p.validation, 0, 0) == 'd');
     assert_true(value_at(&p.validation, 1, 2) == 'i');
     static const float ROWS[] = {0, 1, 0, 0, 0, 1};
-    assert_memory_equal(p.validation.targets, ROWS, sizeof ROWS);
+    for (int i = 0; i < 6; i++)
+        assert_true(target_at(&p.validation, i / 3, i % 3) == (double)ROWS[i]);
     data_unmap(&p);
 }
 
@@ -268,13 +262,15 @@ static void gathering_bytes(void **state)
         int32_t classes[5] = {10, 11, 12, 13, 14}, got[4];
         for (int64_t i = 0; i < width * 5; i++)
             bytes[i] = (uint8_t)(i * 37 + width);
-        struct dataset d = {.samples = 5,
-                            .feature_size = width,
-                            .feature_type = FEATURE_U8,
-                            .features = bytes,
-                            .target_type = TARGET_CLASS,
-                            .target_size = 1,
-                            .classes = classes};
+        struct dataset d = {
+            .samples = 5,
+            .feature_size = width,
+            .target_type = TARGET_CLASS,
+            .target_size = 1,
+            .positions = 1,
+            .features = {.type = NUMBER_U8, .size = width, .stride = (uint64_t)width, .map = bytes},
+            .labels = {
+                .type = NUMBER_I32, .size = 1, .stride = 4, .map = (const unsigned char *)classes}};
         int64_t ids[] = {4, 0, 0, 2};
         float *x = mem_alloc((size_t)(width * 4) * sizeof *x);
         data_gather(&d, ids, 4, x, got, NULL, NULL);
@@ -397,26 +393,27 @@ static void preparing_twice_starts_anew(void **state)
 {
     (void)state;
     struct job_spec job = synthetic_job(SPARSE, 50000, 50, 10);
-    int fd = memfd_create("prepared", MFD_CLOEXEC);
+    struct data_store store = {memfd_create("prepared", MFD_CLOEXEC), -1};
     struct err e = {0};
     struct prepared p;
-    assert_int_equal(data_prepare(&job, &roots, fd, &e), 0);
+    assert_int_equal(data_prepare(&job, &roots, &store, &e), 0);
     job.train.samples = 10;
-    assert_int_equal(data_prepare(&job, &roots, fd, &e), 0);
-    assert_int_equal(data_map(fd, &p, &e), 0);
+    assert_int_equal(data_prepare(&job, &roots, &store, &e), 0);
+    assert_int_equal(data_map(&store, &roots, &p, &e), 0);
     assert_int_equal(p.train.samples, 10);
     assert_true(p.map_size < 16384);
     data_unmap(&p);
-    close(fd);
+    close(store.memory);
 }
 
 static void sealed_where_allowed(void **state)
 {
     (void)state;
     struct job_spec job = synthetic_job(SPARSE, 10, 5, 10);
-    int fd = memfd_create("prepared", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    struct data_store store = make_store();
+    int fd = store.memory;
     struct err e = {0};
-    assert_int_equal(data_prepare(&job, &roots, fd, &e), 0);
+    assert_int_equal(data_prepare(&job, &roots, &store, &e), 0);
     if (fcntl(fd, F_GET_SEALS) & F_SEAL_FUTURE_WRITE) {
         assert_int_equal(pwrite(fd, "x", 1, 0), -1);
         assert_int_equal(ftruncate(fd, 10), -1);
@@ -431,9 +428,10 @@ static void headers_that_lie(void **state)
     struct job_spec job = synthetic_job(SPARSE, 100, 5, 10);
     job.fit.validation_split = 0.5;
     int fd = memfd_create("prepared", MFD_CLOEXEC);
+    struct data_store store = {fd, -1};
     struct err e = {0};
     struct prepared p;
-    assert_int_equal(data_prepare(&job, &roots, fd, &e), 0);
+    assert_int_equal(data_prepare(&job, &roots, &store, &e), 0);
     struct data_header good, bad;
     assert_int_equal(pread(fd, &good, sizeof good, 0), sizeof good);
 #define LIE(change)                                                                                \
@@ -441,7 +439,7 @@ static void headers_that_lie(void **state)
         bad = good;                                                                                \
         change;                                                                                    \
         assert_int_equal(pwrite(fd, &bad, sizeof bad, 0), sizeof bad);                             \
-        if (data_map(fd, &p, &e) != ERR_CORRUPT)                                                   \
+        if (data_map(&store, &roots, &p, &e) != ERR_CORRUPT)                                       \
             fail_msg("believed: %s", #change);                                                     \
     } while (0)
     LIE(bad.magic[0] = 'X');
@@ -453,40 +451,53 @@ static void headers_that_lie(void **state)
     LIE(bad.train.samples = -1);
     LIE(bad.train.samples = INT64_MAX);
     LIE(bad.train.samples = INT64_C(1) << 62);
-    LIE(bad.train.feature_size = 0);
-    LIE(bad.train.feature_size = INT64_MAX);
-    LIE(bad.train.feature_size = 6);
-    LIE(bad.train.feature_type = 7);
-    LIE(bad.train.feature_type = -1);
+    LIE(bad.file_count = -1);
+    LIE(bad.file_count = DATA_FILES_MAX + 1);
+    LIE(bad.file_count = 1; bad.files[0].path_at = bad.total_size; bad.files[0].path_len = 1);
+    LIE(bad.file_count = 1; bad.files[0].path_at = 8; bad.files[0].path_len = UINT64_MAX);
+    LIE(bad.train.features.size = 0);
+    LIE(bad.train.features.size = INT64_MAX);
+    LIE(bad.train.features.size = 30);
+    LIE(bad.train.features.type = NUMBER__MAX);
+    LIE(bad.train.features.type = -1);
+    LIE(bad.train.features.stride = UINT64_MAX);
+    LIE(bad.train.features.stride = 1000);
+    LIE(bad.train.features.in = DATA_IN_SPOOL);
+    LIE(bad.train.features.in = DATA_IN_FILES);
+    LIE(bad.train.features.in = -1);
     LIE(bad.train.target_type = 2);
     LIE(bad.train.target_size = 2);
+    LIE(bad.train.target_size = 0);
+    LIE(bad.train.positions = 0);
+    LIE(bad.train.positions = 2);
+    LIE(bad.train.is_one_hot = 1);
     LIE(bad.train.target_type = TARGET_F32; bad.train.target_size = INT64_MAX);
     LIE(bad.train.target_type = TARGET_F32);
-    LIE(bad.train.features_at = 0);
-    LIE(bad.train.features_at = UINT64_MAX - 3);
-    LIE(bad.train.features_at++);
-    LIE(bad.train.features_at = bad.total_size);
-    LIE(bad.train.targets_at = 8);
-    LIE(bad.train.targets_at = bad.total_size - 4);
-    LIE(bad.train.targets_at += 2);
+    LIE(bad.train.features.at = 0);
+    LIE(bad.train.features.at = UINT64_MAX - 3);
+    LIE(bad.train.features.at = bad.total_size);
+    LIE(bad.train.labels.at = 8);
+    LIE(bad.train.labels.at = bad.total_size - 4);
+    LIE(bad.train.labels.size = 2);
     LIE(bad.validation.samples = -5);
     LIE(bad.validation.samples++);
-    LIE(bad.validation.feature_size = 4);
-    LIE(bad.validation.features_at += 4000);
+    LIE(bad.validation.features.size = 4);
+    LIE(bad.validation.features.at += 4000);
+    LIE(bad.validation.positions = 3);
     assert_int_equal(pwrite(fd, &good, sizeof good, 0), sizeof good);
-    assert_int_equal(data_map(fd, &p, &e), 0);
+    assert_int_equal(data_map(&store, &roots, &p, &e), 0);
     data_unmap(&p);
     memset(good.note, 'n', sizeof good.note);
     assert_int_equal(pwrite(fd, &good, sizeof good, 0), sizeof good);
-    assert_int_equal(data_map(fd, &p, &e), 0);
+    assert_int_equal(data_map(&store, &roots, &p, &e), 0);
     assert_int_equal(strlen(p.note), sizeof p.note - 1);
     data_unmap(&p);
     assert_int_equal(ftruncate(fd, (off_t)(good.total_size - 1)), 0);
-    assert_int_equal(data_map(fd, &p, &e), ERR_CORRUPT);
+    assert_int_equal(data_map(&store, &roots, &p, &e), ERR_CORRUPT);
     assert_int_equal(ftruncate(fd, 100), 0);
-    assert_int_equal(data_map(fd, &p, &e), ERR_CORRUPT);
+    assert_int_equal(data_map(&store, &roots, &p, &e), ERR_CORRUPT);
     assert_int_equal(ftruncate(fd, 0), 0);
-    assert_int_equal(data_map(fd, &p, &e), ERR_CORRUPT);
+    assert_int_equal(data_map(&store, &roots, &p, &e), ERR_CORRUPT);
     close(fd);
 }
 

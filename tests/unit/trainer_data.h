@@ -24,18 +24,30 @@
 static char root[64];
 static const char *const root_list[] = {root};
 static const struct data_roots roots = {root_list, 1};
+static int spool = -1; /* one for all, so that one streamed set is open at a time */
 
 static inline int make_root(void **state)
 {
     (void)state;
     snprintf(root, sizeof root, "/tmp/trainyard-test-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
+    if (!mkdtemp(root))
+        return -1;
+    spool = open(root, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    return spool < 0 ? -1 : 0;
 }
 
 static inline int remove_root(void **state)
 {
     (void)state;
+    close(spool);
     return file_remove_tree(root, NULL);
+}
+
+static inline struct data_store make_store(void)
+{
+    struct data_store s = {memfd_create("prepared", MFD_CLOEXEC | MFD_ALLOW_SEALING), spool};
+    assert_true(s.memory >= 0);
+    return s;
 }
 
 static inline void put(const char *name, const void *bytes, size_t n)
@@ -105,36 +117,54 @@ static inline void refused(const struct job_spec *job, int code, const char *wor
 {
     struct err e = {0};
     struct prepared p;
-    int fd = memfd_create("prepared", MFD_CLOEXEC);
-    int r = data_prepare(job, &roots, fd, &e);
+    struct data_store store = make_store();
+    int r = data_prepare(job, &roots, &store, &e);
     if (r != code || e.code != code || !strstr(e.text, words))
         fail_msg("%d, \"%s\"; expected %d, \"%s\"", r, e.text, code, words);
-    assert_int_equal(data_map(fd, &p, &e), ERR_CORRUPT);
-    close(fd);
+    assert_int_equal(data_map(&store, &roots, &p, &e), ERR_CORRUPT);
+    close(store.memory);
+}
+
+static inline struct prepared prepared_from(const struct data_roots *where,
+                                            const struct job_spec *job)
+{
+    struct err e = {0};
+    struct prepared p = {0};
+    struct data_store store = make_store();
+    if (data_prepare(job, where, &store, &e) < 0 || data_map(&store, where, &p, &e) < 0 ||
+        data_check(&p, job, &e) < 0)
+        fail_msg("%s", e.text);
+    close(store.memory);
+    return p;
 }
 
 static inline struct prepared prepared(const struct job_spec *job)
 {
-    struct err e = {0};
-    struct prepared p = {0};
-    int fd = memfd_create("prepared", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (data_prepare(job, &roots, fd, &e) < 0 || data_map(fd, &p, &e) < 0)
-        fail_msg("%s", e.text);
-    close(fd);
-    return p;
+    return prepared_from(&roots, job);
 }
 
 /* Element `column` of sample `row`, as a batch gets it. */
 static inline double value_at(const struct dataset *d, int64_t row, int64_t column)
 {
-    float *x = mem_alloc((size_t)d->feature_size * sizeof *x);
-    int32_t class = -1;
-    float *targets = mem_alloc((size_t)d->target_size * sizeof *targets);
-    data_gather(d, &row, 1, x, &class, targets, NULL);
-    double value = (double)x[column];
-    free(x);
-    free(targets);
-    return value;
+    CLEANUP(mem_freep) float *x = mem_alloc((size_t)d->feature_size * sizeof *x);
+    assert_int_equal(data_gather(d, &row, 1, x, NULL, NULL, NULL), 0);
+    return (double)x[column];
+}
+
+static inline int32_t class_at(const struct dataset *d, int64_t row, int64_t position)
+{
+    CLEANUP(mem_freep) int32_t *classes = mem_alloc((size_t)d->target_size * sizeof *classes);
+    assert_int_equal(d->target_type, TARGET_CLASS);
+    assert_int_equal(data_gather(d, &row, 1, NULL, classes, NULL, NULL), 0);
+    return classes[position];
+}
+
+static inline double target_at(const struct dataset *d, int64_t row, int64_t column)
+{
+    CLEANUP(mem_freep) float *targets = mem_alloc((size_t)d->target_size * sizeof *targets);
+    assert_int_equal(d->target_type, TARGET_F32);
+    assert_int_equal(data_gather(d, &row, 1, NULL, NULL, targets, NULL), 0);
+    return (double)targets[column];
 }
 
 #endif

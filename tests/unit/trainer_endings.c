@@ -160,7 +160,7 @@ static void prepared_data_is_not_trusted(void **state)
         assert_int_equal(pread(g.data, &h, sizeof h, 0), sizeof h);
         int32_t class = i == 0 ? 1 << 28 : -1;
         if (i < 2)
-            assert_int_equal(pwrite(g.data, &class, 4, (off_t)h.train.targets_at + 4 * 17), 4);
+            assert_int_equal(pwrite(g.data, &class, 4, (off_t)h.train.labels.at + 4 * 17), 4);
         else if (i == 2)
             m->input.size[0] = 3;
         else

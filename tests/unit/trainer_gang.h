@@ -116,7 +116,8 @@ static void gang_open(struct gang *g, const json_t *doc, enum strategy_kind kind
 
 static struct engine_fds gang_fds(const struct gang *g)
 {
-    return (struct engine_fds){.report = g->report, .gang = g->memory, .data = g->data};
+    return (struct engine_fds){
+        .report = g->report, .gang = g->memory, .data = g->data, .spool = -1};
 }
 
 static int gang_prepare(struct gang *g)

@@ -60,13 +60,13 @@ static void unsigned_bytes_stay_bytes(void **state)
     struct job_spec job = idx_job(SPARSE, 6, 10);
     struct prepared p = prepared(&job);
     assert_int_equal(p.train.samples, 2);
-    assert_int_equal(p.train.feature_type, FEATURE_U8);
+    assert_int_equal(p.train.features.type, NUMBER_U8);
     assert_int_equal(p.train.feature_size, 6);
     assert_int_equal(p.train.target_type, TARGET_CLASS);
-    assert_int_equal((uintptr_t)p.train.features % 64, 0);
-    assert_int_equal((uintptr_t)p.train.classes % 64, 0);
-    assert_int_equal(p.train.classes[0], 7);
-    assert_int_equal(p.train.classes[1], 9);
+    assert_int_equal((uintptr_t)p.train.features.map % 64, 0);
+    assert_int_equal((uintptr_t)p.train.labels.map % 64, 0);
+    assert_int_equal(class_at(&p.train, 0, 0), 7);
+    assert_int_equal(class_at(&p.train, 1, 0), 9);
     assert_true(value_at(&p.train, 0, 5) == 255);
     assert_true(value_at(&p.train, 1, 0) == 10);
     assert_int_equal(p.validation.samples, 0);
@@ -116,7 +116,6 @@ static void every_element_type(void **state)
         put_bytes("images.idx", &images);
         struct job_spec job = idx_job(SPARSE, 2, 10);
         struct prepared p = prepared(&job);
-        assert_int_equal(p.train.feature_type, FEATURE_F32);
         assert_true(value_at(&p.train, 0, 0) == 1);
         assert_true(value_at(&p.train, 0, 1) == CASES[i].second);
         data_unmap(&p);
@@ -145,8 +144,8 @@ static void labels_of_every_element_type(void **state)
         put_bytes("labels.idx", &labels);
         struct job_spec job = idx_job(SPARSE, 6, 10);
         struct prepared p = prepared(&job);
-        assert_int_equal(p.train.classes[0], 1);
-        assert_int_equal(p.train.classes[1], 2);
+        assert_int_equal(class_at(&p.train, 0, 0), 1);
+        assert_int_equal(class_at(&p.train, 1, 0), 2);
         data_unmap(&p);
     }
 }
@@ -169,17 +168,17 @@ static void more_items_than_a_chunk(void **state)
     put("labels.idx", labels.data, labels.len);
     struct job_spec job = idx_job(SPARSE, 3, 10);
     struct prepared p = prepared(&job);
-    const float *x = p.train.features;
     for (int64_t i = 0; i < n; i++) {
-        if (x[3 * i] != (float)(i & 255) || x[3 * i + 1] != (float)(256 + (i & 255)) ||
-            x[3 * i + 2] != -1 || p.train.classes[i] != i % 10)
+        if (value_at(&p.train, i, 0) != (double)(i & 255) ||
+            value_at(&p.train, i, 1) != (double)(256 + (i & 255)) ||
+            value_at(&p.train, i, 2) != -1 || class_at(&p.train, i, 0) != i % 10)
             fail_msg("item %ld", (long)i);
     }
     data_unmap(&p);
     labels.data[l.n + 4 * 4710 + 3] = 12;
     put("labels.idx", labels.data, labels.len);
     refused(&job, ERR_INVALID,
-            "labels.idx: label 12 at item 4711 is not below 10, the number of classes that the "
+            "labels.idx item 4711: label 12 is not below 10, the number of classes that the "
             "model's last layer has");
     buf_done(&images);
     buf_done(&labels);
@@ -199,7 +198,7 @@ static void counts_that_differ(void **state)
     (void)state;
     struct bytes labels = HEADER(0x08, 3);
     add(&labels, "\1\2\3", 3);
-    refuses("labels.idx", &labels, "images.idx has 2 items, but labels.idx has 3 labels");
+    refuses("labels.idx", &labels, "images.idx has 2 items, but labels.idx has labels for 3");
     struct bytes pairs = HEADER(0x08, 2, 2);
     add(&pairs, "\1\2\3\4", 4);
     refuses("labels.idx", &pairs,
@@ -301,20 +300,22 @@ static void values_that_are_no_numbers(void **state)
     struct bytes images = HEADER(0x0d, 2, 2, 3);
     for (int i = 0; i < 12; i++)
         add(&images, i == 10 ? "\x7f\xc0\x00\x00" : "\x3f\x80\x00\x00", 4);
-    refuses("images.idx", &images, "images.idx: value 5 of item 2 is nan, not a finite number");
+    refuses("images.idx", &images, "images.idx item 2, number 5: value nan is not a finite number");
     struct bytes wide = HEADER(0x0e, 2, 2, 3);
     for (int i = 0; i < 12; i++)
         add(&wide, i == 6 ? "\x7f\xe0\x00\x00\x00\x00\x00\x00" : "\0\0\0\0\0\0\0\0", 8);
-    refuses("images.idx", &wide, "at item 2 is too large for a 32-bit float");
+    refuses("images.idx", &wide,
+            "images.idx item 2, number 1: value 8.98846567431158e+307 is too large for a "
+            "32-bit float");
     struct bytes labels = HEADER(0x0d, 2);
     add(&labels, "\x3f\x80\x00\x00\x7f\x80\x00\x00", 8);
-    refuses("labels.idx", &labels, "labels.idx: label inf at item 2 is not a finite number");
+    refuses("labels.idx", &labels, "labels.idx item 2: label inf is not a finite number");
     struct bytes halves = HEADER(0x0d, 2);
     add(&halves, "\x3f\x80\x00\x00\x3f\x00\x00\x00", 8);
-    refuses("labels.idx", &halves, "labels.idx: label 0.5 at item 2 is not a whole number");
+    refuses("labels.idx", &halves, "labels.idx item 2: label 0.5 is not a whole number");
     struct bytes negative = HEADER(0x09, 2);
     add(&negative, "\xff\x00", 2);
-    refuses("labels.idx", &negative, "labels.idx: label -1 at item 1 is below 0");
+    refuses("labels.idx", &negative, "labels.idx item 1: label -1 is below 0");
 }
 
 int main(void)
