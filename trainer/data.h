@@ -91,9 +91,6 @@ struct data_store {
     int spool;  /* a file for what is over a source's memory_limit; -1: there is none */
 };
 
-/* What a source may take of memory where it does not say. */
-#define DATA_MEMORY_LIMIT (INT64_C(1) << 30)
-
 /* Reads and checks all that the job names and writes it to `store`.
  * Checked: the file's form; feature count against the model's input; labels: integers within the
  * classes of the last layer's output; finite numbers; numbers below the vocabulary of an embedding
