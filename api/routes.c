@@ -1,7 +1,8 @@
 /* routes.c: THE endpoint table, and the search in it.
  *
  * Order matters only where two patterns fit one path: the first wins, so "*" stands last. The table
- * is small enough (two dozen rows) that a linear search by segments costs less than a microsecond.
+ * is small enough (some thirty rows) that a linear search by segments costs less than a
+ * microsecond.
  */
 #include "api/routes.h"
 
@@ -18,6 +19,10 @@ const struct route ROUTES[] = {
     {"GET",  "/v1/jobs",                            ROLE_USER,  BODY_NONE,          0, "state label user limit after", jobs_list},
     {"GET",  "/v1/jobs/{id}",                       ROLE_USER,  BODY_NONE,          0, "", jobs_show},
     {"POST", "/v1/jobs/{id}/cancel",                ROLE_USER,  BODY_OPTIONAL_JSON, 0, "", jobs_cancel},
+    {"POST", "/v1/jobs/{id}/suspend",               ROLE_USER,  BODY_OPTIONAL_JSON, 0, "", jobs_suspend},
+    {"POST", "/v1/jobs/{id}/resume",                ROLE_USER,  BODY_OPTIONAL_JSON, 0, "", jobs_resume},
+    {"POST", "/v1/jobs/{id}/retry",                 ROLE_USER,  BODY_OPTIONAL_JSON, 0, "", jobs_retry},
+    {"GET",  "/v1/jobs/{id}/checkpoints",           ROLE_USER,  BODY_NONE,          0, "", jobs_checkpoints},
     {"GET",  "/v1/jobs/{id}/plan",                  ROLE_USER,  BODY_NONE,          0, "", jobs_plan},
     {"GET",  "/v1/jobs/{id}/attempts",              ROLE_USER,  BODY_NONE,          0, "", jobs_attempts},
     {"GET",  "/v1/jobs/{id}/events",                ROLE_USER,  BODY_NONE,          0, "after limit", events_of_job},

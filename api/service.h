@@ -69,6 +69,12 @@ struct list_request {
 int service_job_list(struct service *s, const struct list_request *q, struct service_reply *r);
 int service_job_show(struct service *s, const char *id, struct service_reply *r);
 int service_job_cancel(struct service *s, const char *id, struct service_reply *r); /* idempotent */
+/* Idempotent; 409 with a sentence where the job's state makes no sense of it. */
+int service_job_suspend(struct service *s, const char *id, struct service_reply *r);
+int service_job_resume(struct service *s, const char *id, struct service_reply *r);
+int service_job_retry(struct service *s, const char *id, int from_scratch, struct service_reply *r);
+/* {"checkpoints": [...], "keep", "kept_until"}: those that are kept, newest first. */
+int service_job_checkpoints(struct service *s, const char *id, struct service_reply *r);
 int service_job_plan(struct service *s, const char *id, struct service_reply *r);
 int service_job_attempts(struct service *s, const char *id, struct service_reply *r);
 /* {"events": [...], "next": "seq"}; job NULL: all events. */

@@ -172,9 +172,10 @@ int cli_state_color(const char *state)
     static const struct {
         const char *state;
         enum table_color color;
-    } colors[] = {{"succeeded", TABLE_GREEN}, {"failed", TABLE_RED},    {"cancelled", TABLE_DIM},
-                  {"running", TABLE_CYAN},    {"starting", TABLE_CYAN}, {"stopping", TABLE_YELLOW},
-                  {"pending", TABLE_YELLOW}};
+    } colors[] = {{"succeeded", TABLE_GREEN}, {"failed", TABLE_RED},
+                  {"cancelled", TABLE_DIM},   {"running", TABLE_CYAN},
+                  {"starting", TABLE_CYAN},   {"stopping", TABLE_YELLOW},
+                  {"pending", TABLE_YELLOW},  {"suspended", TABLE_YELLOW}};
     for (size_t i = 0; i < ARRAY_LEN(colors); i++) {
         if (strcmp(colors[i].state, state) == 0)
             return (int)colors[i].color;

@@ -32,6 +32,10 @@ static const struct verb {
     {"artifacts", verb_artifacts, "list what a job left behind, or fetch one file of it"},
     {"events", verb_events, "print what happened to a job"},
     {"cancel", verb_cancel, "cancel a job"},
+    {"suspend", verb_suspend, "take its devices from a job, after a checkpoint"},
+    {"resume", verb_resume, "let a suspended job go on"},
+    {"retry", verb_retry, "start a failed or cancelled job again"},
+    {"checkpoints", verb_checkpoints, "list the checkpoints of a job that are kept"},
     {"nodes", verb_nodes, "list the nodes and their devices"},
     {"version", verb_version, "print the versions of this program and of the server"},
 };
@@ -127,7 +131,7 @@ static char *make_doc(void)
     CLEANUP(buf_done) struct buf b = BUF_INIT;
     buf_adds(&b, "Trainyard's command line: submits training jobs and shows how they go.\v");
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
-        buf_addf(&b, "  %-9s %s\n", verbs[i].name, verbs[i].summary);
+        buf_addf(&b, "  %-11s %s\n", verbs[i].name, verbs[i].summary);
     buf_adds(&b, "\nA job is named by its id, by a unique beginning of it, or by \"last\" for the "
                  "newest.\n\"trainyard VERB --help\" tells about one verb.\n\nExit status: 0 done, "
                  "1 refused or (wait) failed, 2 wrong usage,\n3 no server, one that fails, or "

@@ -97,6 +97,10 @@ int verb_metrics(struct cli *c, int argc, char **argv);
 int verb_artifacts(struct cli *c, int argc, char **argv);
 int verb_events(struct cli *c, int argc, char **argv);
 int verb_cancel(struct cli *c, int argc, char **argv);
+int verb_suspend(struct cli *c, int argc, char **argv);
+int verb_resume(struct cli *c, int argc, char **argv);
+int verb_retry(struct cli *c, int argc, char **argv);
+int verb_checkpoints(struct cli *c, int argc, char **argv);
 int verb_nodes(struct cli *c, int argc, char **argv);
 int verb_version(struct cli *c, int argc, char **argv);
 

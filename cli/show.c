@@ -1,4 +1,4 @@
-/* show, cancel, version: one document each. */
+/* show, version: one document each. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -72,6 +72,29 @@ static void row_progress(struct buf *out, const json_t *job)
     buf_addf(&b, "step %lld of %lld", (long long)cli_integer(p, "step"),
              (long long)cli_integer(p, "steps"));
     row(out, "progress", b.data);
+}
+
+/* What another attempt goes on from. */
+static void row_checkpoint(struct buf *out, const json_t *job)
+{
+    const json_t *k = json_object_get(job, "checkpoint");
+    CLEANUP(buf_done) struct buf b = BUF_INIT;
+    if (cli_integer(k, "step") < 0)
+        return;
+    buf_addf(&b, "step %lld, on %s%s", (long long)cli_integer(k, "step"),
+             *cli_text(k, "share") ? "the shared file system " : "node ",
+             *cli_text(k, "share") ? cli_text(k, "share") : cli_text(k, "node"));
+    row(out, "checkpoint", b.data);
+}
+
+static void row_restarts(struct buf *out, const json_t *job)
+{
+    CLEANUP(buf_done) struct buf b = BUF_INIT;
+    if (cli_integer(job, "restarts") <= 0)
+        return;
+    buf_addf(&b, "%lld, attempt %lld is the latest", (long long)cli_integer(job, "restarts"),
+             (long long)cli_integer(job, "attempt"));
+    row(out, "restarts", b.data);
 }
 
 static void row_labels(struct buf *out, const json_t *job)
@@ -165,6 +188,8 @@ static void print_job(struct cli *c, const json_t *job)
     row_strategy(&b, job);
     row_devices(&b, job);
     row_progress(&b, job);
+    row_checkpoint(&b, job);
+    row_restarts(&b, job);
     row_time(&b, "submitted", job, "submitted_at", NULL);
     row_time(&b, "started", job, "started_at", "submitted_at");
     row_time(&b, "finished", job, "finished_at", "started_at");
@@ -189,43 +214,6 @@ int verb_show(struct cli *c, int argc, char **argv)
         if (status == EXIT_OK)
             status = show_artifacts(c, id, r.doc);
     }
-    http_reply_done(&r);
-    return status;
-}
-
-/* ---- cancel ---- */
-
-/* The job's state after the request, or that this was no answer of a coordinator. */
-static int print_cancelled(const struct cli *c, const char *id, const struct http_reply *r)
-{
-    CLEANUP(buf_done) struct buf b = BUF_INIT;
-    const char *state = cli_text(r->doc, "state");
-    if (!*state) {
-        fprintf(stderr, "trainyard: what answers at %s is no Trainyard coordinator\n", c->server);
-        return EXIT_NO_SERVER;
-    }
-    text_escape(&b, state, strlen(state), TEXT_LINE);
-    if (c->json)
-        cli_print_body(r);
-    else
-        printf("%s %s\n", id, b.data);
-    return EXIT_OK;
-}
-
-int verb_cancel(struct cli *c, int argc, char **argv)
-{
-    char id[CLI_ID_SIZE];
-    struct http_reply r = {0};
-    int status = cli_parse_id(c, argc, argv, "Cancels a job. Doing so again changes nothing.", id);
-    if (status != EXIT_OK)
-        return status;
-    CLEANUP(mem_freep) char *path = mem_printf("/v1/jobs/%s/cancel", id);
-    struct http_request q = {.method = "POST", .path = path, .body = "{}", .body_len = 2};
-    status = cli_send(c, &q, 10, &r);
-    if (status == EXIT_OK && (r.status < 200 || r.status > 299))
-        status = cli_refused(&r);
-    else if (status == EXIT_OK)
-        status = print_cancelled(c, id, &r);
     http_reply_done(&r);
     return status;
 }

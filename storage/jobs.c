@@ -278,6 +278,15 @@ static int job_standing(struct store *s, const char *id, struct standing *ret, s
     return 0;
 }
 
+int store_job_state(struct store *s, const char *id, enum job_state *ret, struct err *e)
+{
+    struct standing is = {0};
+    int r = job_standing(s, id, &is, e);
+    if (r == 0)
+        *ret = (enum job_state)is.state;
+    return r;
+}
+
 static const char move_job[] =
     "UPDATE jobs SET state = ?, reason_code = ?, reason = ?, submitted_us = ?, started_us = ?,"
     " finished_us = ?, attempt = ?, exit = ?, moved_us = ?, restarts = ?, failed_starts = ?,"

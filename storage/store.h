@@ -114,6 +114,7 @@ void job_row_done(struct job_row *r);
 int store_job_insert(struct store *s, const struct job_row *r, int64_t *ret_seq, struct err *e);
 int store_job_get(struct store *s, const char *id, struct job_row *ret,
                   struct err *e); /* or ERR_NOT_FOUND */
+int store_job_state(struct store *s, const char *id, enum job_state *ret, struct err *e);
 /* Writes state, reason, times, attempt, exit, restarts and failed_starts of `r` (by id) and raises
  * the version; ERR_CONFLICT if the stored state is not `from`. */
 int store_job_move(struct store *s, const struct job_row *r, enum job_state from, struct err *e);

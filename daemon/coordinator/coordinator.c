@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/coordinator/job.h"
+#include "daemon/coordinator/kept.h"
 #include "daemon/coordinator/sched.h"
 #include "daemon/coordinator/tries.h"
 
@@ -31,8 +32,9 @@ static const struct {
                    struct service_reply *);
     int (*nodes)(struct service *, int, const char *, struct service_reply *);
     int (*file)(struct service *, const struct agent_file *, struct service_reply *);
-} linked __attribute__((used)) = {service_dirty, service_job_submit, service_job_metrics,
-                                  service_node_list, service_agent_file};
+    int (*cancel)(struct service *, const char *, struct service_reply *);
+} linked __attribute__((used)) = {service_dirty,     service_job_submit, service_job_metrics,
+                                  service_node_list, service_agent_file, service_job_cancel};
 
 void coordinator_clock(struct service *c)
 {
@@ -74,6 +76,13 @@ void coordinator_rest(struct service *c, const char *job_id, int64_t until_us)
     r->until_us = until_us;
     if (until_us < c->tick_us)
         c->tick_us = until_us;
+}
+
+void coordinator_unrest(struct service *c, const char *job_id)
+{
+    for (size_t i = c->resting_count; i-- > 0;)
+        if (strcmp(c->resting[i].id, job_id) == 0)
+            c->resting[i] = c->resting[--c->resting_count];
 }
 
 int coordinator_is_resting(const struct service *c, const char *job_id)
@@ -217,15 +226,29 @@ static void wake_all(struct service *c)
     }
 }
 
+/* What an agent said last outlives the memory: an older request of it may still be under way. */
+static void keep_heard(struct service *c, const struct nodes *before)
+{
+    for (size_t i = 0; i < before->count; i++) {
+        struct node *n = nodes_find(&c->nodes, before->items[i]->name);
+        if (n)
+            n->heard = before->items[i]->heard;
+    }
+}
+
 static int rebuild(struct service *c, struct err *e)
 {
     log_event(LOG_LEVEL_INFO, "memory_rebuilt", "nodes=%zu pending=%zu", c->nodes.count,
               c->queue.jobs);
     wake_all(c);
-    nodes_done(&c->nodes); /* and with them what was kept for whom */
+    struct nodes before = c->nodes; /* and with them what was kept for whom */
+    c->nodes = (struct nodes){0};
     queue_done(&c->queue);
     c->rebuild = 0; /* who rests goes on resting: waking looks at what the job is then */
-    return load(c, e);
+    int rc = load(c, e);
+    keep_heard(c, &before);
+    nodes_done(&before);
+    return rc;
 }
 
 int coordinator_open(const char *state_dir, struct service **ret, struct err *e)
@@ -236,6 +259,7 @@ int coordinator_open(const char *state_dir, struct service **ret, struct err *e)
         coordinator_clock(c);
         id_new("inst", c->run_id);
         c->wish = store_instance_epoch(c->store) << 32;
+        c->retention_us = COORDINATOR_RETENTION_S * 1000000LL;
         rc = load(c, e);
         coordinator_clock(c); /* loading was no pause */
         c->started_us = c->now_us;
@@ -348,7 +372,8 @@ static void tick(struct service *c)
     /* A wall clock that is set ahead while we run ages no key. */
     int64_t steady_us = c->now_us + c->wall_offset_us;
     int64_t wall_us = c->wall_us < steady_us ? c->wall_us : steady_us;
-    if (store_key_expire(c->store, wall_us - COORDINATOR_KEY_LIFE_US, 1000, &e) < 0)
+    if (store_key_expire(c->store, wall_us - COORDINATOR_KEY_LIFE_US, 1000, &e) < 0 ||
+        kept_expire(c, wall_us, &e) < 0)
         c->store_failure = e;
 }
 

@@ -27,6 +27,7 @@
 #define COORDINATOR_DOOMED_US   10000000 /* rest of a job whose start cannot be written */
 #define COORDINATOR_EXPIRE_US   60000000
 #define COORDINATOR_KEY_LIFE_US (24 * 3600 * 1000000LL) /* of an Idempotency-Key */
+#define COORDINATOR_RETENTION_S (7 * 24 * 3600) /* of checkpoints, where nothing else is said */
 
 /* A pending job that is not tried before `until_us`. */
 struct resting {
@@ -68,7 +69,10 @@ struct service {
     struct err store_failure; /* of a verb in this turn; code 0: none */
     struct err no_space;      /* why the last commit failed; code 0: it did not */
 
+    int64_t retention_us; /* of checkpoints of jobs that failed, were cancelled or suspended */
+
     uint64_t turns, commits, failed_commits, submissions, syncs, steps, dropped_lines;
+    uint64_t checkpoints, restarts;
 };
 
 /* Opens the state directory and loads it. */
@@ -95,6 +99,7 @@ void coordinator_rest(struct service *c, const char *job_id, int64_t until_us);
 void coordinator_forget_waiting(struct service *c, const char *node);
 void coordinator_add_waiting(struct service *c, const char *node, const char *job_id);
 const char *coordinator_waits_for_disk(const struct service *c, const char *job_id); /* its node */
+void coordinator_unrest(struct service *c, const char *job_id); /* it may be tried again now */
 int coordinator_is_resting(const struct service *c, const char *job_id);
 
 /* Notes that a verb could not write what it had begun to and fills the reply: 507 or 500. Memory is

@@ -32,6 +32,15 @@ static int stored_json(const char *text, const char *what, const char *id, json_
 }
 
 /* ---- jobs ---- */
+/* What the next attempt goes on from is part of what is waited for. */
+static void add_next(const struct job_row *job, struct explanation *why)
+{
+    size_t n = strlen(why->text);
+    if (job->checkpoint_step >= 0)
+        snprintf(why->text + n, sizeof(why->text) - n, " It resumes at step %lld.",
+                 (long long)job->checkpoint_step);
+}
+
 static void add_reason(struct service *c, const struct job_row *job, struct buf *b)
 {
     struct explanation why;
@@ -39,10 +48,10 @@ static void add_reason(struct service *c, const struct job_row *job, struct buf 
     const char *node = NULL;
     char waits[200];
     if (job->state == JOB_PENDING && !coordinator_is_resting(c, job->id)) {
-        struct need need = {
-            .devices = job->devices, .kind = job->device_kind, .memory = job->memory};
+        struct need need = queue_need(job);
         explain_pending(&c->nodes, &need, queue_ahead(&c->queue, job->priority, job->seq),
                         c->now_us, &why);
+        add_next(job, &why);
         code = why.code;
         text = why.text;
     } else if (job->state == JOB_PENDING && !text[0]) { /* not by a start that failed */
@@ -135,6 +144,24 @@ static void add_progress(const struct job_row *job, struct buf *b)
     text_close(b, "}");
 }
 
+/* The newest that is kept, and where it can be read. */
+static void add_checkpoint(const struct job_row *job, struct buf *b)
+{
+    if (job->checkpoint_step < 0) {
+        text_raw(b, "checkpoint", NULL);
+        return;
+    }
+    text_key(b, "checkpoint");
+    text_open(b, "{");
+    text_int(b, "step", job->checkpoint_step);
+    text_string(b, "node", job->checkpoint_node);
+    if (job->checkpoint_share[0])
+        text_string(b, "share", job->checkpoint_share);
+    else
+        text_raw(b, "share", NULL);
+    text_close(b, "}");
+}
+
 /* What a list shows and the whole document has too; the bracket stays open. */
 static void add_frame(struct service *c, const struct job_row *job, struct buf *b)
 {
@@ -162,6 +189,8 @@ int document_job(struct service *c, const struct job_row *job, const char *label
         rc = add_devices(c, job, b, e);
     text_raw(b, "strategy", job->plan);
     text_raw(b, "exit", job->exit);
+    add_checkpoint(job, b);
+    text_int(b, "restarts", job->restarts);
     add_warnings(warnings, b);
     text_raw(b, "spec", job->spec);
     text_close(b, "}");
@@ -242,6 +271,7 @@ json_t *document_node(const struct node *n, int64_t now_us)
                   "devices_free", (json_int_t)free_devices, "devices", devices);
     node_why_not(n, now_us, why);
     json_object_set_new(doc, "trouble", why[0] ? json_string(why) : json_null());
+    json_object_set_new(doc, "checkpoint_share", n->share[0] ? json_string(n->share) : json_null());
     json_object_set_new(doc, "joined_at", document_time(n->joined_us));
     json_object_set_new(doc, "seen_at",
                         document_time(n->seen_wall_us ? n->seen_wall_us : n->stored_seen_us));

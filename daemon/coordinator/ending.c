@@ -1,12 +1,18 @@
 /* ending.c: an exit record to a verdict on the job.
  *
  *   done                                         -> succeeded, also when a stop was asked for
- *   stopped or shim_terminated, and a cancel     -> cancelled
- *   an attempt that never ran, and a cancel      -> cancelled
+ *   stopped, or a retryable end, and a cancel    -> cancelled
+ *   the same, and a suspend                      -> suspended
  *   spawn_failed or shim_lost before any rank ran,
  *   retryable                                    -> pending, started again after 1, 2, 4 s:
- *                                                   ENDING_MAX_STARTS starts in all
+ *                                                   ENDING_MAX_STARTS starts in a row
+ *   a retryable end of what ran                  -> pending, started again after 1, 2, 4, ... s,
+ *                                                   job.max_restarts times
  *   everything else                              -> failed, with the record's code and sentence
+ *
+ * Running twice what has run once is safe for a training job: it writes nothing but its own
+ * artifacts, and goes on from a checkpoint. What a command does we do not know: it has restarts
+ * only where its document asks for them (max_restarts).
  */
 #include "daemon/coordinator/ending.h"
 
@@ -14,6 +20,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "daemon/coordinator/job.h"
 
 static const char *const outcomes[] = {[OUTCOME_DONE] = "done",
                                        [OUTCOME_FAILED] = "failed",
@@ -160,16 +167,9 @@ static void describe(const struct ending *x, const struct attempt_row *a, char *
         snprintf(out, size, "%s (%snode %s%s)", reason, who, a->node, how);
 }
 
-static int was_cancelled(const struct attempt_row *a)
+static int was_asked(const struct attempt_row *a, const char *code)
 {
-    return a->stop_code && strcmp(a->stop_code, "cancelled") == 0;
-}
-
-/* An agent whose disk is full ends a shim by SIGTERM. */
-static int was_stopped(const struct ending *x)
-{
-    return x->outcome == OUTCOME_STOPPED ||
-           (x->outcome == OUTCOME_FAILED && strcmp(x->code, "shim_terminated") == 0);
+    return a->stop_code && strcmp(a->stop_code, code) == 0;
 }
 
 static void decide(struct verdict *ret, enum job_state to, const char *code, const char *reason)
@@ -180,48 +180,101 @@ static void decide(struct verdict *ret, enum job_state to, const char *code, con
     snprintf(ret->reason, sizeof(ret->reason), "%s", reason);
 }
 
-static void judge_never_ran(const struct ending *x, const struct attempt_row *a,
-                            const char *sentence, struct verdict *ret)
+const char *ending_next(const struct job_row *job, char out[ENDING_NEXT_SIZE])
 {
-    if (was_cancelled(a)) {
-        decide(ret, JOB_CANCELLED, "cancelled", a->stop_reason ? a->stop_reason : "Cancelled.");
-    } else if (a->number < ENDING_MAX_STARTS) {
+    if (job->checkpoint_step >= 0)
+        snprintf(out, ENDING_NEXT_SIZE, "resumes at step %lld", (long long)job->checkpoint_step);
+    else if (job_is_command(job))
+        snprintf(out, ENDING_NEXT_SIZE, "runs its command from the beginning");
+    else if (job->keep == 0)
+        snprintf(out, ENDING_NEXT_SIZE,
+                 "starts at step 0, since it takes no checkpoints (\"checkpoint\": false)");
+    else
+        snprintf(out, ENDING_NEXT_SIZE, "starts at step 0, since no checkpoint was taken");
+    return out;
+}
+
+/* It ended as it was asked to, or of something that is no fault of its own. */
+static void judge_asked(const struct attempt_row *a, const struct job_row *job, struct verdict *ret)
+{
+    char next[ENDING_NEXT_SIZE];
+    const char *reason = a->stop_reason ? a->stop_reason : "Stopped by a request.";
+    if (!was_asked(a, "suspended")) {
+        decide(ret, JOB_CANCELLED, "cancelled", reason);
+        return;
+    }
+    decide(ret, JOB_SUSPENDED, "suspended", "");
+    snprintf(ret->reason, sizeof(ret->reason), "%s The next attempt %s.", reason,
+             ending_next(job, next));
+}
+
+static void judge_never_ran(const struct ending *x, const struct job_row *job, const char *sentence,
+                            struct verdict *ret)
+{
+    int64_t starts = job->failed_starts + 1;
+    ret->failed_starts = starts;
+    if (starts < ENDING_MAX_STARTS) {
         decide(ret, JOB_PENDING, "retrying", "");
-        ret->rest_us = 1000000LL << (a->number - 1);
+        ret->rest_us = 1000000LL << (starts - 1);
         snprintf(ret->reason, sizeof(ret->reason),
                  "Start %lld of at most %d failed, trying again after %lld s: %s",
-                 (long long)a->number, ENDING_MAX_STARTS, (long long)(ret->rest_us / 1000000),
+                 (long long)starts, ENDING_MAX_STARTS, (long long)(ret->rest_us / 1000000),
                  sentence);
     } else {
         decide(ret, JOB_FAILED, x->code, "");
         snprintf(ret->reason, sizeof(ret->reason), "%lld starts failed, the last one so: %s",
-                 (long long)a->number, sentence);
+                 (long long)starts, sentence);
     }
 }
 
-/* Whoever reads why it failed is told that it need not have. */
-static void judge_failed(const struct ending *x, const char *sentence, struct verdict *ret)
+static void judge_restart(const struct attempt_row *a, const struct job_row *job,
+                          const char *sentence, struct verdict *ret)
 {
-    decide(ret, JOB_FAILED, x->code, "");
-    snprintf(ret->reason, sizeof(ret->reason), "%s%s", sentence,
-             x->retryable ? " Another attempt may succeed, but a job that has run is not started "
-                            "again by itself: submit it again."
-                          : "");
+    char next[ENDING_NEXT_SIZE];
+    int64_t rest_s = job->restarts < 6 ? 1LL << job->restarts : ENDING_REST_MAX_S;
+    decide(ret, JOB_PENDING, "restarting", "");
+    ret->rest_us = rest_s * 1000000;
+    ret->restarts = job->restarts + 1;
+    snprintf(ret->reason, sizeof(ret->reason),
+             "%s Attempt %lld of at most %lld comes after %lld s; it %s.", sentence,
+             (long long)a->number + 1, (long long)(a->number + job->max_restarts - job->restarts),
+             (long long)rest_s, ending_next(job, next));
 }
 
-void ending_judge(const struct ending *x, const struct attempt_row *a, int ran, struct verdict *ret)
+/* Whoever reads why it failed is told that it need not have. */
+static void judge_failed(const struct ending *x, const struct job_row *job, const char *sentence,
+                         struct verdict *ret)
+{
+    char more[200] = "";
+    if (x->retryable && job->max_restarts > 0)
+        snprintf(more, sizeof(more),
+                 " It was started again %lld times (\"max_restarts\"); a retry does so once more.",
+                 (long long)job->restarts);
+    else if (x->retryable)
+        snprintf(more, sizeof(more), " Another attempt may succeed: a retry starts one.");
+    decide(ret, JOB_FAILED, x->code, "");
+    snprintf(ret->reason, sizeof(ret->reason), "%s%s", sentence, more);
+}
+
+void ending_judge(const struct ending *x, const struct attempt_row *a, const struct job_row *job,
+                  int ran, struct verdict *ret)
 {
     char sentence[1200];
     int infrastructure = x->outcome == OUTCOME_SPAWN_FAILED || x->outcome == OUTCOME_SHIM_LOST;
+    int asked = was_asked(a, "cancelled") || was_asked(a, "suspended");
+    ret->restarts = job->restarts;
+    ret->failed_starts = ran ? 0 : job->failed_starts;
     describe(x, a, sentence, sizeof(sentence));
     if (x->outcome == OUTCOME_DONE)
         decide(ret, JOB_SUCCEEDED, "done", x->reason[0] ? x->reason : "All ranks finished.");
+    else if (asked && (x->outcome == OUTCOME_STOPPED || infrastructure || x->retryable))
+        judge_asked(a, job, ret);
     else if (infrastructure && !ran && x->retryable)
-        judge_never_ran(x, a, sentence, ret);
-    else if (was_cancelled(a) && (was_stopped(x) || infrastructure))
-        decide(ret, JOB_CANCELLED, "cancelled", a->stop_reason ? a->stop_reason : "Cancelled.");
+        judge_never_ran(x, job, sentence, ret);
     else if (x->outcome == OUTCOME_TIME_LIMIT)
         decide(ret, JOB_FAILED, "time_limit", sentence);
+    else if (x->retryable && job->restarts < job->max_restarts)
+        judge_restart(a, job, sentence, ret);
     else
-        judge_failed(x, sentence, ret);
+        judge_failed(x, job, sentence, ret);
 }

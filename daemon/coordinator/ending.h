@@ -13,7 +13,8 @@
 #define ENDING_REASON_MAX    1000
 #define ENDING_MAX_LEFT_OUT  64  /* files that an exit record names as left out */
 #define ENDING_LEFT_OUT_TEXT 255 /* bytes of each name and why */
-#define ENDING_MAX_STARTS    4   /* attempts that never ran; after that many the job fails */
+#define ENDING_MAX_STARTS    4   /* attempts in a row that never ran; after them the job fails */
+#define ENDING_REST_MAX_S    64  /* before a restart; it doubles from 1 s */
 
 enum outcome {
     OUTCOME_DONE,
@@ -44,12 +45,18 @@ int ending_parse(const json_t *doc, struct ending *ret, struct err *e);
 struct verdict {
     enum job_state to; /* JOB_PENDING: it goes back to waiting */
     char code[64];
-    char reason[1400];
-    int64_t rest_us; /* with JOB_PENDING: not tried again before that long */
+    char reason[1800];
+    int64_t rest_us;                 /* with JOB_PENDING: not tried again before that long */
+    int64_t restarts, failed_starts; /* as the job counts them from now on */
 };
 
-/* `ran`: its ranks were seen to run. */
-void ending_judge(const struct ending *x, const struct attempt_row *a, int ran,
-                  struct verdict *ret);
+/* `job` as stored, with spec. `ran`: the attempt's ranks were seen to run. */
+void ending_judge(const struct ending *x, const struct attempt_row *a, const struct job_row *job,
+                  int ran, struct verdict *ret);
+
+/* "resumes at step 400", "starts at step 0, since no checkpoint was taken", ...: what the next
+ * attempt of the job does, into `out` (ENDING_NEXT_SIZE). Returns `out`. */
+#define ENDING_NEXT_SIZE 160
+const char *ending_next(const struct job_row *job, char out[ENDING_NEXT_SIZE]);
 
 #endif

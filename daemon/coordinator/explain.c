@@ -108,6 +108,14 @@ static void waits_for_node(const struct nodes *nodes, const struct need *need, i
     }
 }
 
+static int any_has_checkpoint(const struct nodes *nodes, const struct need *need)
+{
+    for (size_t i = 0; i < nodes->count; i++)
+        if (node_has_checkpoint(nodes->items[i], need))
+            return 1;
+    return 0;
+}
+
 static void ahead_text(int64_t ahead, char out[64])
 {
     if (ahead < 0)
@@ -118,12 +126,35 @@ static void ahead_text(int64_t ahead, char out[64])
         snprintf(out, 64, "; %lld %s ahead", (long long)ahead, ahead == 1 ? "job is" : "jobs are");
 }
 
-void explain_pending(const struct nodes *nodes, const struct need *need, int64_t ahead,
-                     int64_t now_us, struct explanation *ret)
+/* Why it is that node which counts, and the way out. */
+static void add_place(const struct need *need, struct explanation *ret)
+{
+    size_t n = strlen(ret->text);
+    int waits = strcmp(ret->code, "never_fits") == 0 || strcmp(ret->code, "waiting_for_node") == 0;
+    const char *other = waits ? " To start it at step 0 on any node, retry it with {\"from\": "
+                                "\"scratch\"}."
+                              : "";
+    if (need->share[0])
+        snprintf(ret->text + n, sizeof(ret->text) - n,
+                 " Its checkpoints lie on the shared file system \"%s\", so only nodes that see it "
+                 "can go on with it.%s",
+                 need->share, other);
+    else if (need->node[0])
+        snprintf(ret->text + n, sizeof(ret->text) - n,
+                 " Its checkpoints lie on node %s, so only that node can go on with it.%s",
+                 need->node, other);
+}
+
+static void explain(const struct nodes *nodes, const struct need *need, int64_t ahead,
+                    int64_t now_us, struct explanation *ret)
 {
     int64_t most, most_ready, most_free, most_open;
     if (nodes->count == 0) {
         say(ret, "no_nodes", "No node has joined yet.");
+        return;
+    }
+    if (!any_has_checkpoint(nodes, need)) {
+        say(ret, "waiting_for_node", "No node that is known sees its checkpoints.");
         return;
     }
     const struct node *best = largest(nodes, need, NODE_COUNT_ALL, 0, &most);
@@ -151,4 +182,11 @@ void explain_pending(const struct nodes *nodes, const struct need *need, int64_t
             queue);
     else
         say(ret, "ready_to_start", "Ready to start on node %s%s.", n->name, queue);
+}
+
+void explain_pending(const struct nodes *nodes, const struct need *need, int64_t ahead,
+                     int64_t now_us, struct explanation *ret)
+{
+    explain(nodes, need, ahead, now_us, ret);
+    add_place(need, ret);
 }

@@ -22,7 +22,8 @@ static const unsigned char moves[JOB_STATE__MAX][JOB_STATE__MAX] = {
                       [JOB_SUCCEEDED] = 1,
                       [JOB_FAILED] = 1,
                       [JOB_CANCELLED] = 1,
-                      [JOB_SUSPENDED] = 1},
+                      [JOB_SUSPENDED] = 1,
+                      [JOB_STOPPING] = 1}, /* a suspend that a cancel overtakes */
     [JOB_SUSPENDED] = {[JOB_PENDING] = 1, [JOB_CANCELLED] = 1},
     [JOB_FAILED] = {[JOB_PENDING] = 1},    /* a user's retry */
     [JOB_CANCELLED] = {[JOB_PENDING] = 1}, /* the same */
@@ -36,6 +37,12 @@ int job_may_move(enum job_state from, enum job_state to)
 int job_is_final(enum job_state s)
 {
     return s == JOB_SUCCEEDED || s == JOB_FAILED || s == JOB_CANCELLED;
+}
+
+int job_is_command(const struct job_row *job)
+{
+    json_auto_t *spec = job->spec ? json_loads(job->spec, 0, NULL) : NULL;
+    return json_object_get(spec, "command") != NULL;
 }
 
 int job_event_text(struct store *store, const char *type, const char *job_id, const char *node,

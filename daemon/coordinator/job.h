@@ -21,6 +21,7 @@
 
 int job_may_move(enum job_state from, enum job_state to);
 int job_is_final(enum job_state s);
+int job_is_command(const struct job_row *job); /* by its spec, which must have been read */
 
 /* Moves `job` (as read from the store) and writes the row and an event job_state; sets its times.
  * BUG() for a move that is not in the table. `job` keeps its strings and is up to date afterwards,

@@ -42,6 +42,7 @@ enum option_id {
     OPTION_AGENT_TOKEN_FILE,
     OPTION_ALLOWED_HOSTS,
     OPTION_WEB_DIR,
+    OPTION_RETENTION,
     OPTION_CONFIG,
     OPTION_VERBOSE,
     OPTION__MAX
@@ -66,6 +67,9 @@ static const struct argp_option option_table[] = {
     {"allowed-hosts", KEY(OPTION_ALLOWED_HOSTS), "NAMES", 0,
      "Names, separated by commas, by which this server may be addressed", 0},
     {"web-dir", KEY(OPTION_WEB_DIR), "DIR", 0, "The dashboard's files, served at /", 0},
+    {"checkpoint-retention", KEY(OPTION_RETENTION), "DURATION", 0,
+     "How long checkpoints of jobs are kept that failed, were cancelled or suspended (default: 7d)",
+     0},
     {"config", KEY(OPTION_CONFIG), "FILE", 0,
      "An INI file with the names above as keys; the command line wins", 0},
     {"verbose", KEY(OPTION_VERBOSE), NULL, 0, "Log more", 0},
@@ -255,11 +259,26 @@ static int open_state(struct daemon *d, const struct options *o, struct err *e)
     return rc;
 }
 
+static int set_retention(struct daemon *d, const struct options *o, struct err *e)
+{
+    int64_t seconds;
+    const char *text = o->values[OPTION_RETENTION];
+    if (!text)
+        return 0;
+    int rc = clock_parse_duration(text, &seconds, e);
+    if (rc != 0)
+        return err_prefix(e, "--checkpoint-retention");
+    d->service->retention_us = seconds * 1000000;
+    return 0;
+}
+
 static int open_all(struct daemon *d, const struct options *o, struct err *e)
 {
     int rc = check_exposure(o, e);
     if (rc == 0)
         rc = open_state(d, o, e);
+    if (rc == 0)
+        rc = set_retention(d, o, e);
     if (rc == 0)
         rc = open_api(d, o, e);
     return rc == 0 ? open_loop(d, e) : rc;

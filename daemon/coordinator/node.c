@@ -32,6 +32,7 @@ static void node_free(struct node *n)
     free(n->name);
     free(n->boot_id);
     free(n->state_id);
+    free(n->share);
     free(n->version);
     free(n->devices_text);
     free(n->absences);
@@ -86,6 +87,7 @@ struct node *nodes_get(struct nodes *l, const char *name)
     n->name = mem_strdup(name);
     n->boot_id = mem_strdup("");
     n->state_id = mem_strdup("");
+    n->share = mem_strdup("");
     n->version = mem_strdup("");
     n->devices_text = mem_strdup("[]");
     l->items[at] = n;
@@ -228,9 +230,18 @@ int node_release(struct node *n, const char *attempt)
     return released;
 }
 
+int node_has_checkpoint(const struct node *n, const struct need *need)
+{
+    if (need->share[0])
+        return strcmp(n->share, need->share) == 0;
+    return !need->node[0] || strcmp(n->name, need->node) == 0;
+}
+
 int64_t node_count_fitting(const struct node *n, const struct need *need, enum node_count which)
 {
     int64_t count[NODE_DEVICE_KINDS] = {0};
+    if (!node_has_checkpoint(n, need))
+        return 0;
     for (size_t i = 0; i < n->device_count; i++) {
         const struct device *d = &n->devices[i];
         int counts = which == NODE_COUNT_ALL    ? 1

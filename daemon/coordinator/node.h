@@ -21,7 +21,7 @@
 #define NODE_LOST_US      (45 * 1000000LL)
 #define NODE_MAX_DEVICES  1024
 #define NODE_MAX_ATTEMPTS 1024
-#define NODE_NAME_MAX     63
+#define NODE_NAME_MAX     QUEUE_PLACE_MAX
 #define NODE_TROUBLE_MAX  300 /* bytes of what an agent says */
 #define NODE_FAILED_JOBS  3   /* so many that could not be started, in a row, and it rests */
 #define NODE_REST_US      (10 * 1000000LL) /* the first time; then twice as long each time */
@@ -49,6 +49,13 @@ struct device {
     int behind;            /* leased to a job behind that one since it waits for this node */
 };
 
+/* Which request of an agent was applied last. */
+struct heard {
+    char run[ID_SIZE]; /* of the agent's process; "": an agent that counts none */
+    int64_t sequence;  /* of the request within it */
+    int64_t wall_us;   /* when it was made */
+};
+
 /* An attempt that the node reported once and does not report now. */
 struct absence {
     char attempt[ID_SIZE];
@@ -68,6 +75,7 @@ struct failed_starts {
 struct node {
     char *name, *boot_id, *version;
     char *state_id;     /* of the agent that spoke last; "": not told, or not yet */
+    char *share;        /* the shared file system its checkpoints lie on; "": its own disk */
     char *devices_text; /* as stored */
     struct device *devices;
     size_t device_count;
@@ -76,10 +84,11 @@ struct node {
     int64_t stored_seen_us; /* wall, as last written to the store */
     int64_t seen_us;        /* boot time; 0: never by this coordinator */
     enum node_health health;
-    int64_t body_wall_us; /* of the newest request that was applied: older ones are late */
+    struct heard heard; /* the newest request that was applied: older ones are late */
 
     int64_t wish;        /* the `seen` counter: raised whenever what is wanted changes */
     uint64_t forget_sum; /* which attempts were last told to be forgotten or superseded */
+    uint64_t remove_sum; /* which checkpoints were last told to be removed */
     uint64_t ticket;     /* of the parked request; 0: none */
     int64_t ticket_until_us;
     int64_t ticket_seen;
@@ -117,7 +126,11 @@ int node_device_open(const struct device *d); /* free, and not kept for another 
 int node_device_fits(const struct device *d, const struct need *need); /* kind and memory */
 int node_release(struct node *n, const char *attempt); /* number of devices that became free */
 
-/* Devices of a kind (DEVICE_ANY: of the kind that has more) that have enough memory. */
+/* 1 if it sees the checkpoint that the job goes on from, or there is none. */
+int node_has_checkpoint(const struct node *n, const struct need *need);
+
+/* 0 where it does not see the job's checkpoint; else devices of a kind (DEVICE_ANY: of the kind
+ * that has more) that have enough memory. */
 enum node_count { NODE_COUNT_ALL, NODE_COUNT_FREE, NODE_COUNT_OPEN };
 int64_t node_count_fitting(const struct node *n, const struct need *need, enum node_count which);
 

@@ -23,7 +23,13 @@ static int class_compare(const struct queue_class *k, int64_t priority, const st
     if (by_devices != 0)
         return by_devices;
     int by_kind = compare_int(k->need.kind, n->kind);
-    return by_kind != 0 ? by_kind : compare_int(k->need.memory, n->memory);
+    if (by_kind != 0)
+        return by_kind;
+    int by_memory = compare_int(k->need.memory, n->memory);
+    if (by_memory != 0)
+        return by_memory;
+    int by_node = strcmp(k->need.node, n->node);
+    return by_node != 0 ? by_node : strcmp(k->need.share, n->share);
 }
 
 /* The first class not before (priority, need); 1 in *ret_found if it is that very one. */
@@ -56,9 +62,14 @@ static size_t item_find(const struct queue_class *k, int64_t seq)
     return low;
 }
 
-static struct need need_of(const struct job_row *job)
+struct need queue_need(const struct job_row *job)
 {
-    return (struct need){.devices = job->devices, .kind = job->device_kind, .memory = job->memory};
+    struct need n = {.devices = job->devices, .kind = job->device_kind, .memory = job->memory};
+    if (job->checkpoint_share && job->checkpoint_share[0])
+        snprintf(n.share, sizeof(n.share), "%s", job->checkpoint_share);
+    else if (job->checkpoint_node)
+        snprintf(n.node, sizeof(n.node), "%s", job->checkpoint_node);
+    return n;
 }
 
 static struct queue_class *class_insert(struct queue *q, size_t at, int64_t priority,
@@ -102,7 +113,7 @@ static void class_reserve_front(struct queue_class *k)
 
 void queue_add(struct queue *q, const struct job_row *job)
 {
-    struct need n = need_of(job);
+    struct need n = queue_need(job);
     int found;
     size_t at = class_find(q, job->priority, &n, &found);
     struct queue_class *k = found ? &q->classes[at] : class_insert(q, at, job->priority, &n);
@@ -126,7 +137,7 @@ void queue_add(struct queue *q, const struct job_row *job)
 
 int queue_remove(struct queue *q, const struct job_row *job)
 {
-    struct need n = need_of(job);
+    struct need n = queue_need(job);
     int found;
     size_t at = class_find(q, job->priority, &n, &found);
     if (!found)

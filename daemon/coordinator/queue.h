@@ -3,7 +3,8 @@
  * Jobs of one priority that need the same devices are interchangeable for placement: when the
  * oldest does not fit, none does. They share a class, so that a scheduling pass costs as many
  * tries as there are shapes, whatever the number of jobs, and a submission costs a binary search.
- * The store is the truth; this is rebuilt from it (coordinator.c).
+ * The store is the truth; this is rebuilt from it (coordinator.c). A job that goes on from a
+ * checkpoint needs its place as well.
  */
 #ifndef TRAINYARD_COORDINATOR_QUEUE_H
 #define TRAINYARD_COORDINATOR_QUEUE_H
@@ -14,12 +15,19 @@
 #include "base/id.h"
 #include "storage/store.h"
 
-/* What a job needs: `devices` of one kind on one node, each with at least `memory` bytes. */
+#define QUEUE_PLACE_MAX 63 /* bytes of the name of a node, or of a shared file system */
+
+/* What a job needs: `devices` of one kind on one node, each with at least `memory` bytes, and where
+ * the checkpoint lies that it goes on from. */
 struct need {
     int64_t devices;
     int kind; /* enum device_kind of spec/job.h */
     int64_t memory;
+    char node[QUEUE_PLACE_MAX + 1];  /* that node; "": any */
+    char share[QUEUE_PLACE_MAX + 1]; /* a node that sees this shared file system; "": any */
 };
+
+struct need queue_need(const struct job_row *job);
 
 struct queued {
     int64_t seq;

@@ -13,6 +13,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/coordinator/job.h"
+#include "daemon/coordinator/kept.h"
+#include "spec/launch.h"
 
 #define MAX_STEP    1000000000000LL
 #define MAX_MEMBERS PLAN_MAX_RANKS
@@ -75,12 +77,27 @@ static int64_t time_field(const struct batch *b, const json_t *line)
 }
 
 /* ---- the types ---- */
+/* An absent field is `absent`. */
+static int optional_field(const json_t *line, const char *key, int64_t max, int64_t absent,
+                          int64_t *ret)
+{
+    *ret = absent;
+    return json_object_get(line, key) ? int_field(line, key, 0, max, ret) : 0;
+}
+
+/* A later attempt goes on after a step; one that does not say so has begun at step 0. */
 static int take_start(struct batch *b, const json_t *line, struct err *e)
 {
-    int64_t steps;
-    if (int_field(line, "steps", 0, MAX_STEP, &steps) != 0)
-        return drop(b, "start: steps is no whole number in range");
+    int64_t steps, from;
+    if (int_field(line, "steps", 0, MAX_STEP, &steps) != 0 ||
+        optional_field(line, "from_step", MAX_STEP, 0, &from) != 0)
+        return drop(b, "start: steps or from_step is no whole number in range");
     b->steps = steps;
+    b->step = from;
+    b->epoch = 0;
+    int rc = kept_rewind(b->service, b->attempt, from, e);
+    if (rc != 0)
+        return rc;
     return job_event(b->service->store, "start", b->attempt->job_id, b->attempt->node,
                      json_deep_copy(line), b->service->wall_us, e);
 }
@@ -94,7 +111,9 @@ static int take_step(struct batch *b, const json_t *line, struct err *e)
     if (number_field(line, "loss", &row.loss) != 0 ||
         number_field(line, "grad_norm", &row.grad_norm) != 0 ||
         number_field(line, "learning_rate", &row.learning_rate) != 0 ||
-        number_field(line, "samples_per_second", &row.samples_per_second) != 0)
+        number_field(line, "samples_per_second", &row.samples_per_second) != 0 ||
+        optional_field(line, "comm_exposed_us", INT64_MAX, -1, &row.comm_exposed_us) != 0 ||
+        optional_field(line, "comm_hidden_us", INT64_MAX, -1, &row.comm_hidden_us) != 0)
         return drop(b, "step: a figure is no number");
     if (row.step > b->step) {
         b->step = row.step;
@@ -170,6 +189,35 @@ static int take_epoch(struct batch *b, const json_t *line, struct err *e)
     return store_epoch_put(b->service->store, b->attempt->job_id, &row, e);
 }
 
+static int sum_valid(const char *sum)
+{
+    return sum && strlen(sum) == 32 && strspn(sum, "0123456789abcdef") == 32;
+}
+
+/* What is put on the record is what a later attempt is sent to: all of it is checked. */
+static int take_checkpoint(struct batch *b, const json_t *line, struct err *e)
+{
+    char name[LAUNCH_CHECKPOINT_NAME_SIZE];
+    const struct node *n = nodes_find(&b->service->nodes, b->attempt->node);
+    const char *said = json_string_value(json_object_get(line, "name"));
+    struct checkpoint_row row = {.attempt = b->attempt->number,
+                                 .name = name,
+                                 .sum = (char *)json_string_value(json_object_get(line, "sum")),
+                                 .node = b->attempt->node,
+                                 .share = n ? n->share : (char *)"",
+                                 .at_us = b->service->wall_us};
+    if (int_field(line, "step", 0, MAX_STEP, &row.step) != 0 ||
+        optional_field(line, "epoch", MAX_STEP, 0, &row.epoch) != 0 ||
+        int_field(line, "bytes", 0, INT64_MAX, &row.bytes) != 0)
+        return drop(b, "checkpoint: step, epoch or bytes is no whole number in range");
+    if (!said || strcmp(said, launch_checkpoint_name(row.step, name)) != 0)
+        return drop(b, "checkpoint: name is not that of its step");
+    if (!sum_valid(row.sum))
+        return drop(b, "checkpoint: sum is not 32 hex digits");
+    int rc = kept_take(b->service, b->attempt, &row, e);
+    return rc == 1 ? drop(b, "checkpoint: its step is behind that of the one before") : rc;
+}
+
 static int take_event(struct batch *b, const json_t *line, struct err *e)
 {
     static const char *const known[] = {"prepared", "ready", "artifact", "verdict"};
@@ -193,6 +241,8 @@ static int take_line(struct batch *b, const json_t *line, struct err *e)
         return drop(b, "a line is too long");
     if (strcmp(type, "start") == 0)
         return take_start(b, line, e);
+    if (strcmp(type, "checkpoint") == 0)
+        return take_checkpoint(b, line, e);
     return strcmp(type, "epoch") == 0 ? take_epoch(b, line, e) : take_event(b, line, e);
 }
 

@@ -4,7 +4,8 @@
  * fits where one ready node, without trouble and not resting (node.h), has as many free devices of
  * its kind with enough memory each. Of the nodes that fit, the one with the fewest free devices
  * left over is taken (big holes stay whole), then the first by name; of its devices, those with the
- * lowest index. A job for any kind of device gets GPUs where they fit.
+ * lowest index. A job for any kind of device gets GPUs where they fit. A job that goes on from a
+ * checkpoint fits only where that checkpoint can be seen.
  *
  * The first job in the order that waits for devices, and would fit on a ready node if that were
  * empty, has one kept for it: of those nodes, the one with the most of its devices free when it

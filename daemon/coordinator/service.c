@@ -110,6 +110,9 @@ int service_metrics(struct service *c, struct service_reply *r)
     counter(&b, "trainyard_submissions_total", "Jobs taken.", c->submissions);
     counter(&b, "trainyard_agent_syncs_total", "Syncs of agents.", c->syncs);
     counter(&b, "trainyard_steps_total", "Optimiser steps reported.", c->steps);
+    counter(&b, "trainyard_checkpoints_total", "Checkpoints reported.", c->checkpoints);
+    counter(&b, "trainyard_restarts_total", "Attempts that were started again by themselves.",
+            c->restarts);
     counter(&b, "trainyard_dropped_report_lines_total", "Report lines that were wrong.",
             c->dropped_lines);
     r->status = 200;

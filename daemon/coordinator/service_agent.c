@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/coordinator/job.h"
+#include "daemon/coordinator/kept.h"
 #include "daemon/coordinator/reports.h"
 #include "daemon/coordinator/tries.h"
 #include "daemon/coordinator/wanted.h"
@@ -30,9 +31,10 @@
 struct sync {
     struct service *service;
     struct node *node;
-    const char *name, *version, *boot_id, *state_id, *trouble;
-    int64_t wait_ms, seen, wall_us;
+    const char *name, *version, *boot_id, *state_id, *trouble, *run, *share;
+    int64_t wait_ms, seen, wall_us, sequence;
     const json_t *devices, *attempts;
+    const json_t *held; /* checkpoints that lie there, or NULL: not said now */
     int rebooted;
     int late;        /* an older request than the newest that was applied */
     int has_reports; /* the agent waits for a report offset */
@@ -56,8 +58,16 @@ static int check_body(const struct sync *s, struct service_reply *r)
     if (strlen(s->trouble) > NODE_TROUBLE_MAX)
         return service_fail(r, 400, "invalid_sync", "trouble has at most %d bytes.",
                             NODE_TROUBLE_MAX);
-    if (s->wait_ms < 0 || s->seen < 0 || s->wall_us < 0)
-        return service_fail(r, 400, "invalid_sync", "wait_ms, seen and wall_us are not negative.");
+    if (strlen(s->share) > QUEUE_PLACE_MAX || (s->run[0] && !id_valid("run", s->run)))
+        return service_fail(r, 400, "invalid_sync",
+                            "checkpoint_share has at most %d bytes, and run is an id, run_...",
+                            QUEUE_PLACE_MAX);
+    if (s->wait_ms < 0 || s->seen < 0 || s->wall_us < 0 || s->sequence < 0)
+        return service_fail(r, 400, "invalid_sync",
+                            "wait_ms, seen, wall_us and sequence are not negative.");
+    if (s->held && (!json_is_array(s->held) || json_array_size(s->held) > KEPT_MAX_JOBS))
+        return service_fail(r, 400, "invalid_sync", "checkpoints must be an array of at most %d.",
+                            KEPT_MAX_JOBS);
     if (!json_is_array(s->attempts) || json_array_size(s->attempts) > NODE_MAX_ATTEMPTS)
         return service_fail(r, 400, "invalid_sync", "attempts must be an array of at most %d.",
                             NODE_MAX_ATTEMPTS);
@@ -66,17 +76,23 @@ static int check_body(const struct sync *s, struct service_reply *r)
 
 static int read_body(struct sync *s, const json_t *body, struct service_reply *r)
 {
-    json_int_t wait_ms, seen, wall_us;
-    json_t *devices, *attempts;
+    json_int_t wait_ms, seen, wall_us, sequence = 0;
+    json_t *devices, *attempts, *held = NULL;
     json_error_t je;
-    if (json_unpack_ex((json_t *)body, &je, 0, "{s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o, s?s, s?s}",
+    if (json_unpack_ex((json_t *)body, &je, 0,
+                       "{s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o, s?s, s?s, s?s, s?I, s?s, s?o}",
                        "node", &s->name, "version", &s->version, "boot_id", &s->boot_id, "wait_ms",
                        &wait_ms, "seen", &seen, "wall_us", &wall_us, "devices", &devices,
-                       "attempts", &attempts, "state_id", &s->state_id, "trouble",
-                       &s->trouble) != 0)
+                       "attempts", &attempts, "state_id", &s->state_id, "trouble", &s->trouble,
+                       "run", &s->run, "sequence", &sequence, "checkpoint_share", &s->share,
+                       "checkpoints", &held) != 0)
         return service_fail(r, 400, "invalid_sync", "The sync cannot be read: %s.", je.text);
     s->state_id = s->state_id ? s->state_id : "";
     s->trouble = s->trouble ? s->trouble : "";
+    s->run = s->run ? s->run : "";
+    s->share = s->share ? s->share : "";
+    s->sequence = sequence;
+    s->held = held;
     s->wait_ms = wait_ms < MAX_WAIT_MS ? wait_ms : MAX_WAIT_MS;
     s->seen = seen;
     s->wall_us = wall_us;
@@ -199,6 +215,15 @@ static void take_trouble(struct sync *s)
     if (n->trouble[0] && !*s->trouble)
         coordinator_capacity(s->service);
     snprintf(n->trouble, sizeof(n->trouble), "%s", s->trouble);
+}
+
+/* Which checkpoints it sees, and so which jobs can go on there. */
+static void take_share(struct sync *s)
+{
+    if (strcmp(s->node->share, s->share) == 0)
+        return;
+    mem_replace(&s->node->share, s->share);
+    coordinator_capacity(s->service);
 }
 
 /* ---- its attempts ---- */
@@ -364,10 +389,22 @@ static int take_missing(struct sync *s, struct err *e)
 }
 
 /* ---- applying ---- */
+/* An agent has two requests under way, on two connections, and the older one may arrive last. Of
+ * another run of it, or one that does not count its requests, the clock has to say. */
 static int is_late(const struct sync *s)
 {
-    int64_t newest = s->node->body_wall_us;
-    return !s->rebooted && s->wall_us < newest && newest - s->wall_us < MAX_LATE_US;
+    const struct heard *h = &s->node->heard;
+    if (s->run[0] && strcmp(s->run, h->run) == 0)
+        return s->sequence < h->sequence;
+    return !s->rebooted && s->wall_us < h->wall_us && h->wall_us - s->wall_us < MAX_LATE_US;
+}
+
+static void note_heard(struct sync *s)
+{
+    struct heard *h = &s->node->heard;
+    snprintf(h->run, sizeof(h->run), "%s", s->run);
+    h->sequence = s->sequence;
+    h->wall_us = s->wall_us;
 }
 
 static int take_attempts(struct sync *s, struct err *e)
@@ -395,8 +432,9 @@ static int apply(struct sync *s, int devices_changed, struct err *e)
         rc = node_speaks(s, e);
     s->late = is_late(s);
     if (rc == 0 && !s->late) {
-        s->node->body_wall_us = s->wall_us;
+        note_heard(s);
         take_trouble(s);
+        take_share(s);
         rc = take_attempts(s, e);
     }
     if (rc != 0)
@@ -413,13 +451,20 @@ static int answer(struct sync *s, uint64_t ticket, int fresh, struct service_rep
     struct node *n = s->node;
     struct err e = {0};
     json_t *body;
-    uint64_t sum;
+    uint64_t sum, removed = 0;
     int more;
     int rc = wanted_answer(c, n, s->attempts, fresh && !s->late, &body, &sum, &more, &e);
     if (rc != 0)
         return coordinator_store_failed(c, &e, r);
-    if (fresh && sum != n->forget_sum) {
+    if (s->held)
+        rc = kept_answer(c, s->held, body, &removed, &e);
+    if (rc != 0) {
+        json_decref(body);
+        return coordinator_store_failed(c, &e, r);
+    }
+    if (fresh && (sum != n->forget_sum || (s->held && removed != n->remove_sum))) {
         n->forget_sum = sum;
+        n->remove_sum = s->held ? removed : n->remove_sum;
         coordinator_wish(c, n);
         json_object_set_new(body, "seen", json_integer(n->wish));
     }

@@ -31,6 +31,10 @@ static void add_step(struct buf *b, const struct step_row *row)
     text_number(b, "grad_norm", row->grad_norm);
     text_number(b, "learning_rate", row->learning_rate);
     text_number(b, "samples_per_second", row->samples_per_second);
+    if (row->comm_exposed_us >= 0)
+        text_int(b, "comm_exposed_us", row->comm_exposed_us);
+    if (row->comm_hidden_us >= 0)
+        text_int(b, "comm_hidden_us", row->comm_hidden_us);
     text_time(b, "time", row->time_us);
     text_close(b, "}");
 }

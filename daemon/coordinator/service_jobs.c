@@ -1,4 +1,4 @@
-/* service_jobs.c: submitting, reading and cancelling jobs.
+/* service_jobs.c: submitting and reading jobs.
  *
  * A submission parses, plans and inserts: a row, its labels, an event and the idempotency key, in
  * the turn's transaction. It looks at no other job: whether it can start is asked once at the end
@@ -17,7 +17,6 @@
 #include "daemon/coordinator/job.h"
 #include "daemon/coordinator/planner.h"
 #include "daemon/coordinator/text.h"
-#include "daemon/coordinator/tries.h"
 #include "spec/job.h"
 #include "spec/plan.h"
 
@@ -178,11 +177,20 @@ static char *labels_text(const struct job_spec *spec)
     return buf_steal(&b);
 }
 
+/* What a command does when it is run twice we do not know: it asks for restarts, or has none. */
+static int64_t restarts_of(const struct submission *s)
+{
+    if (s->spec->command && !json_object_get(s->doc, "max_restarts"))
+        return 0;
+    return s->spec->max_restarts;
+}
+
 static int store_submission(struct service *c, const struct submit_request *q,
                             const struct submission *s, struct service_reply *r)
 {
     char id[ID_SIZE];
     struct err e = {0};
+    int takes_checkpoints = !s->spec->command && s->spec->checkpoint.enabled;
     CLEANUP(mem_freep) char *text = mem_strndup(q->body, q->body_len);
     struct job_row job = {.id = id_new("job", id),
                           .name = s->spec->name,
@@ -197,6 +205,10 @@ static int store_submission(struct service *c, const struct submit_request *q,
                           .device_kind = (int)s->spec->resources.device,
                           .memory = s->plan.memory_bytes,
                           .submitted_us = c->wall_us,
+                          .moved_us = c->wall_us,
+                          .keep = takes_checkpoints ? s->spec->checkpoint.keep : 0,
+                          .max_restarts = restarts_of(s),
+                          .checkpoint_step = -1,
                           .version = 1};
     if (insert(c, q, s, &job, &e) != 0)
         return coordinator_store_failed(c, &e, r);
@@ -252,7 +264,7 @@ static int parse_states(const char *states, unsigned *ret, struct service_reply 
         if (job_state_from_name(name, &state) != 0)
             return service_fail(r, 400, "invalid_parameter",
                                 "\"%.40s\" is no state of a job; they are pending, starting, "
-                                "running, stopping, succeeded, failed and cancelled.",
+                                "running, stopping, succeeded, failed, cancelled and suspended.",
                                 name);
         *ret |= 1u << state;
     }
@@ -396,47 +408,4 @@ int service_job_attempts(struct service *c, const char *id, struct service_reply
     rc = attempts_of(c, id, rows, r);
     free(rows);
     return rc;
-}
-
-/* ---- cancel ---- */
-static int cancel_rows(struct service *c, struct job_row *job, struct err *e)
-{
-    const char *reason = "Cancelled by a request.";
-    if (job->state != JOB_PENDING)
-        return try_stop(c, job, "cancelled", reason, e);
-    int rc = job_move(c->store, job, JOB_CANCELLED, "cancelled", reason, c->wall_us, e);
-    if (rc == 0 && queue_remove(&c->queue, job) > 0)
-        coordinator_capacity(c); /* devices may have been kept for it */
-    return rc;
-}
-
-static int cancel(struct service *c, struct job_row *job, struct service_reply *r)
-{
-    struct err e = {0};
-    if (job->state == JOB_STOPPING || job->state == JOB_CANCELLED)
-        return 0;
-    if (job_is_final(job->state))
-        return service_fail(r, 409, "job_finished",
-                            "Job %s has %s already and cannot be cancelled any more.", job->id,
-                            job_state_name(job->state));
-    int rc = store_mark(c->store, &e);
-    if (rc == 0) {
-        rc = cancel_rows(c, job, &e);
-        if (rc != 0)
-            store_undo(c->store);
-        else
-            store_keep(c->store);
-    }
-    return rc == 0 ? 0 : coordinator_store_failed(c, &e, r);
-}
-
-int service_job_cancel(struct service *c, const char *id, struct service_reply *r)
-{
-    struct job_row job;
-    int rc = coordinator_job(c, id, &job, r);
-    if (rc != 0)
-        return rc;
-    rc = cancel(c, &job, r);
-    job_row_done(&job);
-    return rc == 0 ? service_job_show(c, id, r) : rc;
 }

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/coordinator/job.h"
+#include "daemon/coordinator/kept.h"
 
 /* ---- making one ---- */
 /* 1 if `count` ports from `port` on overlap those of a live attempt: it has one for each rank. */
@@ -76,10 +77,20 @@ static int event_created(struct service *c, const struct attempt_row *a,
                      c->wall_us, e);
 }
 
+/* ", attempt 2; resumes at step 400", or "" for a first one. `job` as it was before. */
+static void say_attempt(const struct job_row *job, char out[200])
+{
+    char next[ENDING_NEXT_SIZE];
+    out[0] = '\0';
+    if (job->attempt > 0)
+        snprintf(out, 200, ", attempt %lld; it %s", (long long)job->attempt + 1,
+                 ending_next(job, next));
+}
+
 static int create_rows(struct service *c, struct job_row *job, struct attempt_row *a,
                        struct node *n, struct device *const *devices, int64_t count, struct err *e)
 {
-    char reason[160];
+    char reason[400], attempt[200];
     int rc = store_epoch_next(c->store, &a->epoch, e);
     if (rc == 0)
         rc = lease_ports(c, n, count, &a->port, e);
@@ -91,8 +102,9 @@ static int create_rows(struct service *c, struct job_row *job, struct attempt_ro
         rc = event_created(c, a, devices, count, e);
     if (rc != 0)
         return rc;
+    say_attempt(job, attempt);
     job->attempt = a->number;
-    snprintf(reason, sizeof(reason), "Starting on node %s.", n->name);
+    snprintf(reason, sizeof(reason), "Starting on node %s%s.", n->name, attempt);
     return job_move(c->store, job, JOB_STARTING, "starting", reason, c->wall_us, e);
 }
 
@@ -143,11 +155,14 @@ static json_t *pids_of(const json_t *ranks)
 static int job_runs(struct service *c, const struct attempt_row *a, struct err *e)
 {
     struct job_row job;
-    char reason[160];
+    char reason[200], attempt[60] = "";
     int rc = store_job_get(c->store, a->job_id, &job, e);
     if (rc != 0)
         return rc;
-    snprintf(reason, sizeof(reason), "Running on node %s.", a->node);
+    if (a->number > 1)
+        snprintf(attempt, sizeof(attempt), ", attempt %lld", (long long)a->number);
+    snprintf(reason, sizeof(reason), "Running on node %s%s.", a->node, attempt);
+    job.failed_starts = 0;
     if (job.state == JOB_STARTING)
         rc = job_move(c->store, &job, JOB_RUNNING, "running", reason, a->started_us, e);
     job_row_done(&job);
@@ -201,13 +216,13 @@ int try_stop(struct service *c, struct job_row *job, const char *code, const cha
     int rc = store_attempt_latest(c->store, job->id, &a, e);
     if (rc != 0)
         return rc;
-    if (a.state != ATTEMPT_ENDED && !a.stop_code) {
+    if (a.state != ATTEMPT_ENDED && (!a.stop_code || strcmp(a.stop_code, code) != 0)) {
         mem_replace(&a.stop_code, code);
         mem_replace(&a.stop_reason, reason);
         a.state = ATTEMPT_STOPPING;
         rc = store_attempt_update(c->store, &a, e);
     }
-    if (rc == 0 && job->state != JOB_STOPPING)
+    if (rc == 0)
         rc = job_move(c->store, job, JOB_STOPPING, code, reason, c->wall_us, e);
     struct node *n = nodes_find(&c->nodes, a.node);
     if (rc == 0 && n)
@@ -229,12 +244,17 @@ static int move_job(struct service *c, const struct attempt_row *a, const struct
         job_row_done(&job);
         return 0;
     }
-    ending_judge(x, a, a->started_us != 0, &v);
-    if (v.to != JOB_PENDING)
+    ending_judge(x, a, &job, a->started_us != 0, &v);
+    if (v.to != JOB_PENDING && v.to != JOB_SUSPENDED)
         mem_replace(&job.exit, a->exit);
+    c->restarts += v.restarts > job.restarts;
+    job.restarts = v.restarts;
+    job.failed_starts = v.failed_starts;
     rc = job_move(c->store, &job, v.to, v.code, v.reason, c->wall_us, e);
     if (rc == 0 && v.to == JOB_PENDING)
         coordinator_rest(c, job.id, c->now_us + v.rest_us);
+    if (rc == 0 && v.to == JOB_SUCCEEDED) /* all its files are here by now */
+        rc = kept_drop_all(c, job.id, "succeeded", e);
     if (rc == 0)
         log_event(LOG_LEVEL_INFO, "attempt_ended", "job=%s attempt=%s node=%s job_state=%s code=%s",
                   job.id, a->id, a->node, job_state_name(v.to), v.code);

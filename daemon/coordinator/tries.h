@@ -14,6 +14,7 @@
 #define TRIES_PORT_FIRST 21000
 #define TRIES_PORT_LAST  29999
 #define TRIES_GRACE_S    30
+#define TRIES_SUSPEND_S  300 /* a suspended job may take so long to write its checkpoint */
 
 /* A pending job starts on these devices: epoch, port and devices are leased, the node is told. */
 int try_create(struct service *c, struct job_row *job, struct node *n,
@@ -23,7 +24,8 @@ int try_create(struct service *c, struct job_row *job, struct node *n,
 int try_observe(struct service *c, struct node *n, struct attempt_row *a, int running,
                 int64_t started_us, const json_t *ranks, struct err *e);
 
-/* Asks for the end of the job's latest attempt. The job becomes stopping. */
+/* Asks for the end of the job's latest attempt; a later reason takes the place of an earlier one.
+ * The job becomes stopping. */
 int try_stop(struct service *c, struct job_row *job, const char *code, const char *reason,
              struct err *e);
 

@@ -68,11 +68,35 @@ static json_int_t time_limit_of(const json_t *spec)
     return 0;
 }
 
+/* What the node can go on from, newest first; NULL for a job that takes no checkpoints. */
+static int launch_resume(struct service *c, const struct node *n, const struct job_row *job,
+                         json_t **ret, struct err *e)
+{
+    struct checkpoint_row rows[CHECKPOINT_KEEP_MAX];
+    *ret = NULL;
+    if (job->keep == 0)
+        return 0;
+    int count = store_checkpoint_list(c->store, job->id, CHECKPOINT_KEEP_MAX, rows, e);
+    if (count < 0)
+        return count;
+    *ret = json_array();
+    for (int i = 0; i < count; i++) {
+        const struct checkpoint_row *row = &rows[i];
+        int is_here =
+            row->share[0] ? strcmp(row->share, n->share) == 0 : strcmp(row->node, n->name) == 0;
+        if (is_here)
+            json_array_append_new(*ret, json_pack("{s:s, s:I, s:s}", "name", row->name, "step",
+                                                  (json_int_t)row->step, "sum", row->sum));
+        checkpoint_row_done(&rows[i]);
+    }
+    return 0;
+}
+
 static int launch_document(struct service *c, const struct node *n, const struct attempt_row *a,
                            json_t **ret, struct err *e)
 {
     struct job_row job;
-    json_t *ranks = NULL;
+    json_t *ranks = NULL, *resume = NULL;
     int rc = store_job_get(c->store, a->job_id, &job, e);
     if (rc != 0)
         return rc;
@@ -81,14 +105,19 @@ static int launch_document(struct service *c, const struct node *n, const struct
     if (!spec || !plan)
         rc = err_set(e, ERR_CORRUPT, "the stored spec or plan of job %s cannot be read", job.id);
     else
+        rc = launch_resume(c, n, &job, &resume, e);
+    if (rc == 0)
         rc = launch_ranks(c, n, a, &ranks, e);
     if (rc == 0)
-        *ret = json_pack("{s:s, s:s, s:s, s:I, s:I, s:s, s:O, s:O, s:s, s:s, s:I, s:I, s:I, s:o}",
-                         "job", job.id, "job_name", job.name, "attempt", a->id, "number",
-                         (json_int_t)a->number, "epoch", (json_int_t)a->epoch, "node", a->node,
-                         "spec", spec, "plan", plan, "secret", a->secret, "master_addr",
-                         "127.0.0.1", "master_port", (json_int_t)a->port, "time_limit_s",
-                         time_limit_of(spec), "grace_s", (json_int_t)TRIES_GRACE_S, "ranks", ranks);
+        *ret =
+            json_pack("{s:s, s:s, s:s, s:I, s:I, s:s, s:O, s:O, s:s, s:s, s:I, s:I, s:I, s:o, "
+                      "s:O*}",
+                      "job", job.id, "job_name", job.name, "attempt", a->id, "number",
+                      (json_int_t)a->number, "epoch", (json_int_t)a->epoch, "node", a->node, "spec",
+                      spec, "plan", plan, "secret", a->secret, "master_addr", "127.0.0.1",
+                      "master_port", (json_int_t)a->port, "time_limit_s", time_limit_of(spec),
+                      "grace_s", (json_int_t)TRIES_GRACE_S, "ranks", ranks, "resume", resume);
+    json_decref(resume);
     job_row_done(&job);
     return rc;
 }
@@ -117,7 +146,8 @@ static void add_stop(struct wanted *w, const struct attempt_row *a, const char *
     json_t *item = named(a, "stop");
     json_object_set_new(item, "code", json_string(code));
     json_object_set_new(item, "reason", json_string(reason));
-    json_object_set_new(item, "grace_s", json_integer(TRIES_GRACE_S));
+    int suspends = strcmp(code, "suspended") == 0;
+    json_object_set_new(item, "grace_s", json_integer(suspends ? TRIES_SUSPEND_S : TRIES_GRACE_S));
     json_array_append_new(w->list, item);
 }
 

@@ -34,6 +34,7 @@ static void each_calls_its_verb(void **state)
         {"GET /v1/jobs/job+one", "show", "job+one"},
         {"GET /v1/jobs/job_1/plan", "plan", "job_1"},
         {"GET /v1/jobs/job_1/attempts", "attempts", "job_1"},
+        {"GET /v1/jobs/job_1/checkpoints", "checkpoints", "job_1"},
         {"GET /v1/jobs/job_1/events", "job_events", "job_1"},
         {"GET /v1/jobs/job_1/metrics", "job_metrics", "job_1"},
         {"GET /v1/jobs/job_1/logs", "log", "job_1"},
@@ -301,6 +302,36 @@ static void cancel_takes_nothing_or_an_empty_object(void **state)
     expect(&h, "POST /v1/jobs/j/cancel", "Content-Type: text/plain\r\n", "", 415, NULL);
 }
 
+static void what_is_wanted_of_a_job(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *body, *verb;
+    } CASES[] = {
+        {"POST /v1/jobs/j/suspend", NULL, "suspend"},
+        {"POST /v1/jobs/j/suspend", "{}", "suspend"},
+        {"POST /v1/jobs/j/resume", NULL, "resume"},
+        {"POST /v1/jobs/j/resume", "{}", "resume"},
+        {"POST /v1/jobs/j/retry", NULL, "retry"},
+        {"POST /v1/jobs/j/retry", "{}", "retry"},
+        {"POST /v1/jobs/j/retry", "{\"from\":\"checkpoint\"}", "retry"},
+        {"POST /v1/jobs/j/retry", "{\"from\":\"scratch\"}", "retry_scratch"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(CASES); i++) {
+        h.service.verb = "(none)";
+        expect(&h, CASES[i].line, CASES[i].body ? JSON_HEADER : NULL, CASES[i].body, 200, NULL);
+        assert_string_equal(h.service.verb, CASES[i].verb);
+        assert_string_equal(h.service.id, "j");
+    }
+    static const char *const WRONG[] = {"[]", "{\"from\":1}", "{\"from\":\"step 5\"}",
+                                        "{\"step\":1}", "{\"from\":\"scratch\",\"x\":1}"};
+    for (size_t i = 0; i < ARRAY_LEN(WRONG); i++)
+        expect(&h, "POST /v1/jobs/j/retry", JSON_HEADER, WRONG[i], 400, "unexpected_body");
+    expect(&h, "POST /v1/jobs/j/retry", JSON_HEADER, "{", 400, "invalid_json");
+    expect(&h, "POST /v1/jobs/j/suspend", JSON_HEADER, "{\"x\":1}", 400, "unexpected_body");
+    expect(&h, "POST /v1/jobs/j/resume", JSON_HEADER, "{\"x\":1}", 400, "unexpected_body");
+}
+
 static void syncs_must_be_json(void **state)
 {
     (void)state;
@@ -375,13 +406,21 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(each_calls_its_verb),          T(list_query),
-        T(numbers_in_queries),           T(switches),
-        T(unknown_parameters_are_named), T(wrong_paths_and_methods),
-        T(problems_are_problems),        T(request_ids_differ),
-        T(warnings_reach_the_body),      T(tags),
-        T(head_is_get_without_body),     T(cancel_takes_nothing_or_an_empty_object),
-        T(syncs_must_be_json),           T(agent_files),
+        T(each_calls_its_verb),
+        T(list_query),
+        T(numbers_in_queries),
+        T(switches),
+        T(unknown_parameters_are_named),
+        T(wrong_paths_and_methods),
+        T(problems_are_problems),
+        T(request_ids_differ),
+        T(warnings_reach_the_body),
+        T(tags),
+        T(what_is_wanted_of_a_job),
+        T(head_is_get_without_body),
+        T(cancel_takes_nothing_or_an_empty_object),
+        T(syncs_must_be_json),
+        T(agent_files),
         T(prometheus_and_openapi),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,6 +55,10 @@ static void nobody_there(void **state)
                                         "--retry 0 show last",
                                         "wait " JOB " --retry 0",
                                         "cancel " JOB " --retry 0",
+                                        "suspend " JOB " --retry 0",
+                                        "resume " JOB " --retry 0",
+                                        "retry " JOB " --retry 0",
+                                        "checkpoints " JOB " --retry 0",
                                         "logs " JOB " --retry 0",
                                         "metrics " JOB " --retry 0",
                                         "events " JOB " --retry 0",
@@ -382,6 +386,56 @@ static void a_cancel_believes_no_stranger(void **state)
     assert_string_equal(evil.out.data, JOB " \\e[31m\n");
 }
 
+static void suspend_resume_retry(void **state)
+{
+    (void)state;
+    static const char *const verbs[] = {"suspend", "resume", "retry"};
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
+        CLEANUP(mem_freep) char *line = mem_printf("%s " JOB, verbs[i]);
+        CLEANUP(mem_freep) char *call = mem_printf("POST /v1/jobs/" JOB "/%s ", verbs[i]);
+        CLEANUP(result_done)
+        struct result r = RUN(line, {call, 200, JSON, "{\"state\":\"pending\"}"});
+        assert_int_equal(r.status, EXIT_OK);
+        assert_string_equal(r.out.data, JOB " pending\n");
+        CLEANUP(result_done)
+        struct result no =
+            RUN(line, {call, 409, PROBLEM, "{\"title\":\"Conflict\",\"detail\":\"It runs.\"}"});
+        assert_int_equal(no.status, EXIT_REFUSED);
+        expect_in(&no.err, "It runs.");
+    }
+    CLEANUP(result_done)
+    struct result r = RUN("retry --from-scratch " JOB,
+                          {"POST /v1/jobs/" JOB "/retry ", 200, JSON, "{\"state\":\"pending\"}"});
+    assert_int_equal(r.status, EXIT_OK);
+    CLEANUP(result_done) struct result two = RUN("retry " JOB " " JOB2);
+    assert_int_equal(two.status, EXIT_USAGE);
+}
+
+static void checkpoints_are_a_table(void **state)
+{
+    (void)state;
+    CLEANUP(result_done)
+    struct result r =
+        RUN("checkpoints " JOB,
+            {"GET /v1/jobs/" JOB "/checkpoints ", 200, JSON,
+             "{\"checkpoints\":[{\"name\":\"step-0000000400\",\"step\":400,\"epoch\":2,"
+             "\"attempt\":2,\"bytes\":2048,\"sum\":\"x\",\"node\":\"n1\",\"share\":null,"
+             "\"at\":\"2026-01-02T03:04:05.678Z\"},{\"name\":\"step-0000000200\",\"step\":200,"
+             "\"attempt\":1,\"bytes\":2048,\"node\":\"n1\",\"share\":\"nfs\"}],\"keep\":2,"
+             "\"kept_until\":\"2026-01-09T03:04:05.678Z\"}"});
+    assert_int_equal(r.status, EXIT_OK);
+    expect_in(&r.out, "STEP");
+    expect_in(&r.out, "step-0000000400");
+    expect_in(&r.out, "nfs");
+    expect_in(&r.err, "kept until 2026-01-09");
+    CLEANUP(result_done)
+    struct result none =
+        RUN("checkpoints " JOB, {"GET /v1/jobs/" JOB "/checkpoints ", 200, JSON,
+                                 "{\"checkpoints\":[],\"keep\":0,\"kept_until\":null}"});
+    assert_int_equal(none.status, EXIT_OK);
+    expect_in(&none.err, "has no checkpoint, and takes none");
+}
+
 /* ---- the rest ---- */
 
 static void list_follows_the_cursor(void **state)
@@ -497,6 +551,8 @@ int main(void)
         cmocka_unit_test(ids_over_pages),
         cmocka_unit_test(last_is_the_newest),
         cmocka_unit_test(a_cancel_believes_no_stranger),
+        cmocka_unit_test(suspend_resume_retry),
+        cmocka_unit_test(checkpoints_are_a_table),
         cmocka_unit_test(list_follows_the_cursor),
         cmocka_unit_test(list_limit),
         cmocka_unit_test(the_token_comes_from_a_file),

@@ -17,7 +17,7 @@ static void moves(void **state)
     /* rows: from; columns: to, in the order of enum job_state */
     static const char *const table[JOB_STATE__MAX] = {
         [JOB_PENDING] = ".s....cU",   [JOB_STARTING] = "p.rSufc.",  [JOB_RUNNING] = "p..Sufc.",
-        [JOB_STOPPING] = "p...ufcU",  [JOB_SUCCEEDED] = "........", [JOB_FAILED] = "p.......",
+        [JOB_STOPPING] = "p..SufcU",  [JOB_SUCCEEDED] = "........", [JOB_FAILED] = "p.......",
         [JOB_CANCELLED] = "p.......", [JOB_SUSPENDED] = "p.....c."};
     for (int from = 0; from < JOB_STATE__MAX; from++)
         for (int to = 0; to < JOB_STATE__MAX; to++)
@@ -28,7 +28,15 @@ static void moves(void **state)
         assert_int_equal(job_is_final((enum job_state)s), s >= JOB_SUCCEEDED && s <= JOB_CANCELLED);
 }
 
-static struct verdict judge(const char *record, int64_t number, const char *stop, int ran)
+/* What is judged: a training job with three restarts that has had no attempt before. */
+static struct job_row job_now(void)
+{
+    return (struct job_row){
+        .spec = (char *)"{\"model\":{}}", .keep = 2, .max_restarts = 3, .checkpoint_step = -1};
+}
+
+static struct verdict judge_job(const char *record, const struct job_row *job, int64_t number,
+                                const char *stop, int ran)
 {
     json_auto_t *doc = json_loads(record, 0, NULL);
     struct ending x;
@@ -37,12 +45,29 @@ static struct verdict judge(const char *record, int64_t number, const char *stop
     struct attempt_row a = {.node = (char *)"n1",
                             .number = number,
                             .stop_code = (char *)stop,
-                            .stop_reason = (char *)"Cancelled by a request."};
+                            .stop_reason = (char *)(stop && strcmp(stop, "suspended") == 0
+                                                        ? "Suspended by a request."
+                                                        : "Cancelled by a request.")};
     assert_non_null(doc);
     if (ending_parse(doc, &x, &e) != 0)
         fail_msg("%s", e.text);
-    ending_judge(&x, &a, ran, &v);
+    ending_judge(&x, &a, job, ran, &v);
     return v;
+}
+
+/* The same of a job without restarts. */
+static struct verdict judge(const char *record, int64_t starts, const char *stop, int ran)
+{
+    struct job_row job = job_now();
+    job.max_restarts = 0;
+    job.failed_starts = starts - 1;
+    return judge_job(record, &job, starts, stop, ran);
+}
+
+static void expect_in(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("\"%s\" lacks \"%s\"", text, part);
 }
 
 #define RECORD(outcome, code, reason, rest)                                                        \
@@ -118,19 +143,99 @@ static void starts_that_failed_are_tried_again(void **state)
     assert_string_equal(v.reason, "Row 5. (node n1)");
 }
 
+#define LOST RECORD("shim_lost", "node_rebooted", "Node n1 was rebooted.", ",\"retryable\":true")
+#define AGAIN                                                                                      \
+    RECORD("failed", "rank_failed", "Status 111 of rank 1 on node n1.", ",\"retryable\":true")
+
 static void an_end_that_was_no_fault_says_so(void **state)
 {
     (void)state;
-    struct verdict c = judge(RECORD("failed", "shim_terminated", "x", ""), 1, "cancelled", 1);
-    assert_int_equal(c.to, JOB_CANCELLED);
-    struct verdict v =
-        judge(RECORD("failed", "shim_terminated", "The machine goes down.", ",\"retryable\":true"),
-              1, NULL, 1);
+    struct verdict v = judge(LOST, 1, "cancelled", 1);
+    assert_int_equal(v.to, JOB_CANCELLED);
+    v = judge(LOST, 1, NULL, 1);
     assert_int_equal(v.to, JOB_FAILED);
-    assert_non_null(strstr(v.reason, "submit it again"));
+    assert_string_equal(v.code, "node_rebooted");
+    expect_in(v.reason, "Another attempt may succeed: a retry starts one.");
     v = judge(RECORD("failed", "rank_failed", "", ",\"exit_code\":7,\"retryable\":false"), 1, NULL,
               1);
-    assert_null(strstr(v.reason, "submit it again"));
+    assert_null(strstr(v.reason, "retry"));
+}
+
+static void what_may_succeed_is_tried_again(void **state)
+{
+    (void)state;
+    static const int64_t rests[] = {1, 2, 4, 8, 16, 32, 64, 64, 64};
+    static const char *const records[] = {
+        LOST, AGAIN, RECORD("prepare_failed", "rank_killed", "Killed.", ",\"retryable\":true"),
+        RECORD("failed", "shim_terminated", "The machine goes down.", ",\"retryable\":true")};
+    struct job_row job = job_now();
+    for (size_t i = 0; i < ARRAY_LEN(records); i++) {
+        struct verdict v = judge_job(records[i], &job, 1, NULL, i != 2);
+        assert_int_equal(v.to, JOB_PENDING);
+        assert_string_equal(v.code, "restarting");
+        assert_int_equal(v.restarts, 1);
+        assert_int_equal(v.rest_us, 1000000);
+        expect_in(v.reason, "Attempt 2 of at most 4 comes after 1 s; it starts at step 0, since no "
+                            "checkpoint was taken.");
+    }
+    job.max_restarts = (int64_t)ARRAY_LEN(rests);
+    for (size_t i = 0; i < ARRAY_LEN(rests); i++, job.restarts++)
+        assert_int_equal(judge_job(LOST, &job, 1, NULL, 1).rest_us, rests[i] * 1000000);
+    struct verdict v = judge_job(LOST, &job, 10, NULL, 1);
+    assert_int_equal(v.to, JOB_FAILED);
+    assert_int_equal(v.restarts, 9);
+    expect_in(v.reason, "It was started again 9 times (\"max_restarts\")");
+    /* what is the job's own fault is not */
+    job = job_now();
+    v = judge_job(RECORD("failed", "loss_not_finite", "Layer 2.", ",\"retryable\":false"), &job, 1,
+                  NULL, 1);
+    assert_int_equal(v.to, JOB_FAILED);
+    v = judge_job(RECORD("time_limit", "time_limit", "5 s.", ""), &job, 1, NULL, 1);
+    assert_int_equal(v.to, JOB_FAILED);
+}
+
+static void what_comes_next_is_said(void **state)
+{
+    (void)state;
+    struct job_row job = job_now();
+    char next[ENDING_NEXT_SIZE];
+    assert_string_equal(ending_next(&job, next), "starts at step 0, since no checkpoint was taken");
+    job.checkpoint_step = 400;
+    assert_string_equal(ending_next(&job, next), "resumes at step 400");
+    job.restarts = 1; /* of three, in the attempts 1 to 6, of which users started some */
+    struct verdict v = judge_job(LOST, &job, 6, NULL, 1);
+    expect_in(v.reason, "Attempt 7 of at most 8 comes after 2 s; it resumes at step 400.");
+    job.keep = 0;
+    job.checkpoint_step = -1;
+    expect_in(ending_next(&job, next), "since it takes no checkpoints (\"checkpoint\": false)");
+    job.spec = (char *)"{\"command\":[\"true\"]}";
+    assert_string_equal(ending_next(&job, next), "runs its command from the beginning");
+}
+
+static void suspends(void **state)
+{
+    (void)state;
+    struct job_row job = job_now();
+    const char *stopped = RECORD("stopped", "suspended", "x", "");
+    struct verdict v = judge_job(stopped, &job, 1, "suspended", 1);
+    assert_int_equal(v.to, JOB_SUSPENDED);
+    assert_string_equal(v.code, "suspended");
+    assert_string_equal(v.reason,
+                        "Suspended by a request. The next attempt starts at step 0, "
+                        "since no checkpoint was taken.");
+    job.checkpoint_step = 137;
+    v = judge_job(stopped, &job, 1, "suspended", 1);
+    assert_string_equal(v.reason,
+                        "Suspended by a request. The next attempt resumes at step 137.");
+    assert_int_equal(judge_job(LOST, &job, 1, "suspended", 1).to, JOB_SUSPENDED);
+    assert_int_equal(judge_job(AGAIN, &job, 1, "suspended", 1).to, JOB_SUSPENDED);
+    v = judge_job(RECORD("spawn_failed", "spawn_failed", "No memory.", ",\"retryable\":true"), &job,
+                  1, "suspended", 0);
+    assert_int_equal(v.to, JOB_SUSPENDED);
+    v = judge_job(RECORD("done", "done", "", ""), &job, 1, "suspended", 1); /* the end won */
+    assert_int_equal(v.to, JOB_SUCCEEDED);
+    v = judge_job(RECORD("failed", "loss_not_finite", "Layer 2.", ""), &job, 1, "suspended", 1);
+    assert_int_equal(v.to, JOB_FAILED);
 }
 
 static void the_largest_record_there_can_be_is_taken(void **state)
@@ -196,6 +301,9 @@ int main(void)
         cmocka_unit_test(bad_ends_name_rank_node_and_signal),
         cmocka_unit_test(starts_that_failed_are_tried_again),
         cmocka_unit_test(an_end_that_was_no_fault_says_so),
+        cmocka_unit_test(what_may_succeed_is_tried_again),
+        cmocka_unit_test(what_comes_next_is_said),
+        cmocka_unit_test(suspends),
         cmocka_unit_test(the_largest_record_there_can_be_is_taken),
         cmocka_unit_test(hostile_records),
     };

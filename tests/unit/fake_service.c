@@ -115,6 +115,35 @@ int service_job_cancel(struct service *s, const char *id, struct service_reply *
     return answer(r, json_pack("{s:s}", "id", id));
 }
 
+int service_job_suspend(struct service *s, const char *id, struct service_reply *r)
+{
+    if (begin(s, "suspend", id, r))
+        return -1;
+    wrote(s);
+    return answer(r, json_pack("{s:s}", "id", id));
+}
+
+int service_job_resume(struct service *s, const char *id, struct service_reply *r)
+{
+    if (begin(s, "resume", id, r))
+        return -1;
+    wrote(s);
+    return answer(r, json_pack("{s:s}", "id", id));
+}
+
+int service_job_retry(struct service *s, const char *id, int from_scratch, struct service_reply *r)
+{
+    if (begin(s, from_scratch ? "retry_scratch" : "retry", id, r))
+        return -1;
+    wrote(s);
+    return answer(r, json_pack("{s:s}", "id", id));
+}
+
+int service_job_checkpoints(struct service *s, const char *id, struct service_reply *r)
+{
+    return begin(s, "checkpoints", id, r) ? -1 : answer(r, json_pack("{s:[]}", "checkpoints"));
+}
+
 int service_job_plan(struct service *s, const char *id, struct service_reply *r)
 {
     return begin(s, "plan", id, r) ? -1 : answer(r, json_pack("{s:{}}", "plan"));
