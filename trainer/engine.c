@@ -247,7 +247,8 @@ static void take_tally(struct engine *g, const struct items *items, struct tally
     *ret = (struct tally){.sums = stage_take_sums(&g->stage, g->stage.sums),
                           .items = engine_counted(g, items),
                           .squares = own_squares(g),
-                          .stop = g->stop && *g->stop};
+                          .stop = g->stop && *g->stop,
+                          .checkpoint = g->checkpoint};
 }
 
 /* The norm of the mean gradient: of all stages, or of this member. */

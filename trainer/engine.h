@@ -17,6 +17,17 @@
 #include "trainer/optimizer.h"
 #include "trainer/stage.h"
 
+/* What one rank has to say of the checkpoint that is being written: checkpoint.c fills it in before
+ * a step and reads all ranks' after it. */
+struct checkpoint_word {
+    int32_t phase;     /* enum checkpoint_phase */
+    int32_t is_wanted; /* rank 0: it is time for one */
+    int64_t committed; /* rank 0: step of the newest that is whole; 0: none */
+    int64_t bytes;     /* of the shard that was written */
+    uint64_t sum[2];
+    int64_t updates; /* done when the snapshot was taken */
+};
+
 /* What one rank has to say after a step or an evaluation. */
 struct tally {
     struct loss_sums sums; /* of last stages; zero from others */
@@ -24,6 +35,7 @@ struct tally {
                               one at each of its positions */
     double squares; /* of the summed gradients; each parameter counts once in all ranks' sum */
     int64_t stop;   /* this rank was asked to stop */
+    struct checkpoint_word checkpoint; /* of a step only */
 };
 
 /* Sums over items; divide by items. */
@@ -48,8 +60,9 @@ struct engine {
     struct loss_sums *merged; /* device */
     int64_t step, steps;      /* done; in all */
     int64_t updates;          /* done by this rank */
-    size_t *arrived;          /* while a checkpoint is read (pieces.c); else NULL */
-    size_t memory_bytes;      /* all that this rank will ever use, but for the shared data set */
+    struct checkpoint_word checkpoint; /* this rank's, for the next step */
+    size_t *arrived;                   /* while a checkpoint is read (pieces.c); else NULL */
+    size_t memory_bytes; /* all that this rank will ever use, but for the shared data set */
     const volatile int *stop;
     const char
         *code; /* what a failure is called, where the error's code says too little; or NULL */

@@ -11,8 +11,9 @@ enum fit_end {
     FIT_STOPPED, /* the gang was asked to stop */
 };
 
-/* Trains an open engine and writes the weights. Rank 0 reports, says and draws; all ranks return
- * alike. */
+/* Trains an open engine, from a checkpoint where the launch document names some, and writes the
+ * weights. Rank 0 reports, says and draws; all ranks return alike. On success the sentence in `e`
+ * says how it ended. */
 int fit_run(struct engine *g, struct report *out, enum fit_end *ret, struct err *e);
 
 #endif

@@ -242,6 +242,12 @@ static void set(void *context, size_t at, size_t count, size_t in_piece)
     s->count += count;
 }
 
+void pieces_begin(struct engine *g)
+{
+    free(g->arrived);
+    g->arrived = NULL;
+}
+
 /* How many values of each kind have come for a tensor. */
 static size_t *arrived(struct engine *g, const struct net_tensor *x)
 {
@@ -278,9 +284,10 @@ static size_t held(const struct engine *g, enum piece_kind k, const struct net_t
     return count;
 }
 
-static int check_arrived(struct engine *g, const struct net_tensor *x, struct err *e)
+static int check_tensor(struct engine *g, const struct net_tensor *x, enum piece_kind last,
+                        struct err *e)
 {
-    for (int k = 0; k <= PIECE_STATE_1; k++) {
+    for (int k = 0; k <= (int)last; k++) {
         enum piece_kind kind = (enum piece_kind)k;
         if (!replicas_keeps(&g->replicas, kind) || (x->is_fixed && k != PIECE_PARAMETER))
             continue;
@@ -292,17 +299,29 @@ static int check_arrived(struct engine *g, const struct net_tensor *x, struct er
     return 0;
 }
 
-int pieces_finish(struct engine *g, const struct pieces_scalars *s, struct err *e)
+/* Kinds up to `last` must be here; the count starts anew. */
+static int check_arrived(struct engine *g, enum piece_kind last, struct err *e)
 {
     const struct net *n = &g->stage.net;
     int r = 0;
     for (int t = 0; r == 0 && t < n->tensor_count; t++)
-        r = check_arrived(g, &n->tensors[t], e);
+        r = check_tensor(g, &n->tensors[t], last, e);
     free(g->arrived);
     g->arrived = NULL;
+    return r;
+}
+
+int pieces_finish(struct engine *g, const struct pieces_scalars *s, struct err *e)
+{
+    int r = check_arrived(g, PIECE_STATE_1, e);
     if (r == 0) {
         g->step = s->step;
         g->updates = s->updates;
     }
     return r;
+}
+
+int pieces_finish_parameters(struct engine *g, struct err *e)
+{
+    return check_arrived(g, PIECE_PARAMETER, e);
 }

@@ -43,6 +43,9 @@ void piece_read(const struct engine *g, const struct piece *p, size_t from, size
 /* The name that a weights file has for the tensor: "<layer name>.<tensor>". */
 const char *piece_tensor_name(const struct engine *g, const struct piece *p);
 
+/* Before the first put, and to start over. */
+void pieces_begin(struct engine *g);
+
 /* 1 if this rank needs any of those values. Data ranks of their own (`replica`) come from data rank
  * d modulo those that there were; residuals of all r with r modulo the data ranks now = d are added
  * up, so that nothing unsent is lost. */
@@ -65,5 +68,7 @@ void pieces_get_scalars(const struct engine *g, struct pieces_scalars *ret);
 /* After the last put: checks that every parameter and state came (ERR_CORRUPT names the tensor and
  * how many are missing), and makes what is derived from them. */
 int pieces_finish(struct engine *g, const struct pieces_scalars *s, struct err *e);
+/* The same in the midst of a run, after puts of parameters alone. */
+int pieces_finish_parameters(struct engine *g, struct err *e);
 
 #endif

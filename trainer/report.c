@@ -85,12 +85,15 @@ int report_ready(struct report *r, size_t memory_bytes, struct err *e)
     return end_and_write(r, e);
 }
 
-int report_start(struct report *r, const struct engine *g, struct err *e)
+int report_start(struct report *r, const struct engine *g, int64_t epoch, struct err *e)
 {
     int64_t per = g->share.steps_per_epoch;
     begin(r, "start");
     buf_addf(&r->lines, ",\"steps\":%lld,\"epochs\":%lld,\"parameters\":%lld", (long long)g->steps,
              (long long)((g->steps + per - 1) / per), (long long)model_parameters(&g->job->model));
+    if (g->step > 0)
+        buf_addf(&r->lines, ",\"from_step\":%lld,\"from_epoch\":%lld", (long long)g->step,
+                 (long long)epoch);
     r->step_us = clock_boottime_us();
     return end_and_write(r, e);
 }
@@ -158,6 +161,26 @@ int report_epoch(struct report *r, const struct engine *g, int64_t epoch,
     if (x->members)
         add_members(&r->lines, g, x, line_begin);
     r->step_us = clock_boottime_us(); /* the next step's time does not include the evaluation */
+    return end_and_write(r, e);
+}
+
+int report_checkpoint(struct report *r, const struct checkpoint_line *c, struct err *e)
+{
+    char name[LAUNCH_CHECKPOINT_NAME_SIZE], sum[CHECKPOINT_SUM_SIZE];
+    begin(r, "checkpoint");
+    buf_addf(&r->lines,
+             ",\"step\":%lld,\"epoch\":%lld,\"name\":\"%s\",\"bytes\":%lld,\"sum\":\"%s\"",
+             (long long)c->step, (long long)c->epoch, launch_checkpoint_name(c->step, name),
+             (long long)c->bytes, checkpoint_sum_text(c->sum, sum));
+    add_number(&r->lines, "seconds", c->seconds);
+    return end_and_write(r, e);
+}
+
+int report_checkpoint_failed(struct report *r, int64_t step, const char *reason, struct err *e)
+{
+    begin(r, "checkpoint_failed");
+    buf_addf(&r->lines, ",\"step\":%lld", (long long)step);
+    add_string(&r->lines, "reason", reason);
     return end_and_write(r, e);
 }
 

@@ -5,7 +5,9 @@
 #define TRAINYARD_TRAINER_SAFETENSORS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "spec/model.h"
 
@@ -29,12 +31,25 @@ int safetensors_write(const char *path, const struct safetensors_item *items, in
                       const char *const *metadata, const struct safetensors_pulse *pulse,
                       struct err *e);
 
+/* The length and the padded header, as they stand at the start of such a file, for whoever writes
+ * the data himself; the items' data are not looked at. */
+int safetensors_header(const struct safetensors_item *items, int count, const char *const *metadata,
+                       struct buf *ret, struct err *e);
+
 struct safetensors; /* an open file */
 int safetensors_open(int take_fd, const char *name_for_errors, struct safetensors **ret,
                      struct err *e); /* checks offsets, overlaps, holes, sizes, duplicate names */
 void safetensors_close(struct safetensors *s);
 int safetensors_count(const struct safetensors *s);
+/* Tensors are numbered in the order of the data. */
 const char *safetensors_name(const struct safetensors *s, int i);
+/* Elements of tensor i; -1 where it is not F32. */
+int64_t safetensors_elements(const struct safetensors *s, int i);
+/* The text that __metadata__ has under `key`, or NULL. */
+const char *safetensors_metadata(const struct safetensors *s, const char *key);
+/* Elements [from, to), which it must have, of the F32 tensor i. */
+int safetensors_read_part(const struct safetensors *s, int i, int64_t from, int64_t to, float *out,
+                          struct err *e);
 /* Copies the tensor into `out` if it is there, F32 and of this shape; the sentence names both
  * shapes, or lists the names that there are. */
 int safetensors_read(const struct safetensors *s, const char *name, const struct shape *shape,

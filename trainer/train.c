@@ -37,12 +37,8 @@ static void tell_peers(struct engine *g, const struct err *e)
 static struct ending judge(int r, int met, enum fit_end end, const volatile int *stop,
                            const char *code, struct err *e)
 {
-    if (r == 0 && end == FIT_DONE) {
-        err_set(e, ERR_OK, "All steps are done.");
+    if (r == 0 && end == FIT_DONE)
         return (struct ending){"done", "done", TRAIN_DONE};
-    }
-    if (r == 0)
-        err_set(e, ERR_OK, "The gang was asked to stop; its weights are written.");
     if (r == 0 || (!met && stop && *stop))
         return (struct ending){"stopped", "stopped", TRAIN_DONE};
     return ending_of(e, code);

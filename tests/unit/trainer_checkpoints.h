@@ -1,0 +1,233 @@
+/* trainer_checkpoints.h: gangs that take checkpoints and go on from them. */
+#ifndef TRAINYARD_TESTS_TRAINER_CHECKPOINTS_H
+#define TRAINYARD_TESTS_TRAINER_CHECKPOINTS_H
+
+#include <sys/stat.h>
+
+#include "tests/unit/trainer_gang.h"
+#include "trainer/checkpoint.h"
+#include "trainer/checkpoint_shard.h"
+
+/* Layers enough for three stages, and two epochs of 13 steps, the last one smaller. */
+#define RESUMABLE       SMALL("100", "8", "{\"type\": \"dropout\", \"rate\": 0.25},", "\"epochs\": 2")
+#define RESUMABLE_STEPS 26
+
+struct store {
+    char root[64];
+};
+
+static inline void store_open(struct store *s)
+{
+    snprintf(s->root, sizeof s->root, "/tmp/trainyard-test-XXXXXX");
+    assert_non_null(mkdtemp(s->root));
+}
+
+static inline void store_close(struct store *s)
+{
+    assert_int_equal(file_remove_tree(s->root, NULL), 0);
+}
+
+/* A gang that takes a checkpoint every so many steps (0: on request) into the store. */
+static inline void gang_open_with(struct gang *g, const char *job, int data, int pipeline,
+                                  struct store *s, int64_t every_steps)
+{
+    json_auto_t *doc = gang_job(job);
+    gang_open(g, doc, pipeline > 1 ? STRATEGY_PIPELINE : STRATEGY_MIRRORED, data, pipeline,
+              pipeline, SCHEDULE_1F1B);
+    g->launch.checkpoints = s->root;
+    g->launch.spec->checkpoint.every_steps = every_steps;
+}
+
+/* ---- runs that save at chosen steps ---- */
+
+static inline int save_steps(struct engine *n, struct checkpoints *c, int64_t every, struct err *e)
+{
+    struct step_result result;
+    struct checkpoint_cursor at = {.epoch = 1};
+    int is_whole = 1, r = n->mesh.world->verbs->barrier(n->mesh.world, e);
+    early_stopping_init(&at.early, &n->job->fit.early_stopping);
+    for (; r == 0 && is_whole && n->step < n->steps; at.epoch++) {
+        engine_begin_epoch(n, at.epoch);
+        for (int64_t k = 0; r == 0 && is_whole && k < n->share.steps_per_epoch; k++) {
+            checkpoints_before_step(c);
+            r = engine_step(n, k, &result, e);
+            at.step_in_epoch = k + 1;
+            if (r == 0 && n->step % every == 0)
+                r = checkpoints_take(c, &at, &is_whole, e);
+        }
+    }
+    return r < 0 || is_whole ? r : err_set(e, ERR_INTERNAL, "a checkpoint is not whole");
+}
+
+static inline int save_as_rank(struct gang *g, int rank, int64_t every)
+{
+    struct engine n;
+    struct checkpoints c = {0};
+    struct report out;
+    struct err e = {0};
+    struct engine_fds fds = gang_fds(g);
+    report_init(&out, fds.report, rank);
+    int r = engine_open(&n, &g->launch, rank, &fds, NULL, &e);
+    if (r == 0)
+        r = checkpoints_open(&c, &n, &out, &e);
+    if (r == 0)
+        r = save_steps(&n, &c, every, &e);
+    if (r < 0)
+        fprintf(stderr, "rank %d: %s\n", rank, e.text);
+    checkpoints_close(&c);
+    engine_close(&n);
+    report_done(&out);
+    return r < 0;
+}
+
+/* Trains with a whole checkpoint after each so many steps; nothing else is left. */
+static inline void gang_save_every(struct gang *g, int64_t every)
+{
+    assert_int_equal(gang_prepare(g), 0);
+    for (int r = 0; r < g->launch.plan.ranks; r++) {
+        g->pids[r] = fork();
+        assert_true(g->pids[r] >= 0);
+        if (g->pids[r] == 0) {
+            alarm(GANG_ALARM);
+            _exit(save_as_rank(g, r, every));
+        }
+    }
+    gang_wait(g);
+    for (int r = 0; r < g->launch.plan.ranks; r++)
+        assert_int_equal(g->status[r], 0);
+}
+
+/* The checkpoints that a gang reported, newest first, as the coordinator would list them. */
+struct resume_list {
+    struct launch_checkpoint items[64];
+    int count;
+};
+
+static inline void list_checkpoints(const struct gang *g, struct resume_list *ret)
+{
+    int n = (int)gang_count(g, "checkpoint");
+    assert_true(n <= 64);
+    ret->count = n;
+    for (int i = 0; i < n; i++) {
+        const json_t *line = gang_line(g, "checkpoint", 0, (size_t)(n - 1 - i));
+        ret->items[i] = (struct launch_checkpoint){
+            .name = mem_strdup(gang_text(line, "name")),
+            .step = (int64_t)gang_number(line, "step"),
+            .sum = mem_strdup(gang_text(line, "sum")),
+        };
+    }
+}
+
+static inline void list_done(struct resume_list *l)
+{
+    for (int i = 0; i < l->count; i++) {
+        free(l->items[i].name);
+        free(l->items[i].sum);
+    }
+}
+
+static inline void resume_from(struct gang *g, struct launch_checkpoint *items, int count)
+{
+    g->launch.resume = items;
+    g->launch.resume_count = count;
+}
+
+static inline const json_t *step_line(const struct gang *g, int64_t step)
+{
+    for (size_t i = 0;; i++) {
+        const json_t *line = gang_line(g, "step", 0, i);
+        if (!line || json_integer_value(json_object_get(line, "step")) == step)
+            return line;
+    }
+}
+
+static inline const json_t *epoch_line(const struct gang *g, int64_t epoch)
+{
+    for (size_t i = 0;; i++) {
+        const json_t *line = gang_line(g, "epoch", 0, i);
+        if (!line || json_integer_value(json_object_get(line, "epoch")) == epoch)
+            return line;
+    }
+}
+
+static inline void same_number(const json_t *a, const json_t *b, const char *name, double tolerance)
+{
+    double x = gang_number(a, name), y = gang_number(b, name);
+    double most = tolerance * (y < 0 ? -y : y);
+    if (!(x - y <= most && y - x <= most))
+        fail_msg("%s is %.9g, uninterrupted it was %.9g", name, x, y);
+}
+
+/* What `g` did after its start is what `whole` did from there on. */
+static inline void same_rest(const struct gang *whole, const struct gang *g, int64_t from,
+                             int64_t to, double tolerance)
+{
+    assert_int_equal(gang_count(g, "step"), to - from);
+    for (int64_t s = from + 1; s <= to; s++) {
+        const json_t *a = step_line(g, s), *b = step_line(whole, s);
+        assert_non_null(a);
+        assert_non_null(b);
+        same_number(a, b, "loss", tolerance);
+        same_number(a, b, "grad_norm", tolerance * 10);
+        same_number(a, b, "learning_rate", 0);
+        assert_int_equal(gang_number(a, "epoch"), gang_number(b, "epoch"));
+    }
+    for (int64_t epoch = 1; epoch_line(whole, epoch); epoch++)
+        if (epoch_line(g, epoch))
+            same_number(epoch_line(g, epoch), epoch_line(whole, epoch), "loss", tolerance);
+}
+
+static inline void same_weights(const struct gang *a, const struct gang *b)
+{
+    struct buf x = BUF_INIT, y = BUF_INIT;
+    read_whole(a, "model.safetensors", &x);
+    read_whole(b, "model.safetensors", &y);
+    assert_int_equal(x.len, y.len);
+    assert_memory_equal(x.data, y.data, x.len);
+    buf_done(&x);
+    buf_done(&y);
+}
+
+/* Checkpoints that a directory has, unfinished ones not counted. */
+static inline int count_named(const char *root, const char *end)
+{
+    int n = 0;
+    char *command = mem_printf("ls %s | grep -c '%s$'", root, end);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%d", &n), 1);
+    pclose(f);
+    free(command);
+    return n;
+}
+
+/* What a run says in standard output goes into a file of the gang's while it is open. */
+static inline int say_into(const struct gang *g)
+{
+    char path[128];
+    fflush(stdout);
+    snprintf(path, sizeof path, "%s/said", g->dir);
+    int fd = open(path, O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, 0600);
+    int before = dup(STDOUT_FILENO);
+    assert_true(fd >= 0 && before >= 0);
+    dup2(fd, STDOUT_FILENO);
+    close(fd);
+    return before;
+}
+
+static inline void say_back(int before)
+{
+    dup2(before, STDOUT_FILENO);
+    close(before);
+}
+
+static inline void check_said(const struct gang *g, const char *words)
+{
+    struct buf text = BUF_INIT;
+    read_whole(g, "said", &text);
+    if (!text.data || !strstr(text.data, words))
+        fail_msg("nobody said \"%s\", but: %s", words, text.data ? text.data : "nothing");
+    buf_done(&text);
+}
+
+#endif

@@ -1,0 +1,87 @@
+/* checkpoint_write.h: a checkpoint's files (docs/protocols.md, "Checkpoints"), and a thread that
+ * writes them beside the training.
+ *
+ *   <checkpoints>/step-0000000100.tmp/rank-0.safetensors   each rank its shard, synced
+ *                                     rank-1.safetensors
+ *                                     manifest.json        rank 0, last, when all shards are there
+ *   <checkpoints>/step-0000000100/    the same directory, renamed
+ *
+ * Whatever instant everything is killed at, a directory without .tmp has all its files, whole.
+ * None of this touches the engine; it runs in any thread.
+ */
+#ifndef TRAINYARD_TRAINER_CHECKPOINT_WRITE_H
+#define TRAINYARD_TRAINER_CHECKPOINT_WRITE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+#define CHECKPOINT_SUM_SIZE 33 /* XXH3-128 as 32 lower-case hex digits, and the NUL */
+
+struct checkpoint_sum {
+    uint64_t high, low;
+};
+char *checkpoint_sum_text(struct checkpoint_sum s, char out[CHECKPOINT_SUM_SIZE]);
+int checkpoint_sum_parse(const char *text, struct checkpoint_sum *ret); /* -1: it is none */
+struct checkpoint_sum checkpoint_sum_of(const void *bytes, size_t n);
+
+/* One tensor of a shard. All borrowed. */
+struct checkpoint_item {
+    const char *name;
+    const char *about; /* what __metadata__ has under the name */
+    const float *values;
+    int64_t elements;
+};
+
+struct checkpoint_shard {
+    int64_t bytes;
+    struct checkpoint_sum sum; /* of the whole file */
+};
+
+/* Writes <root>/<name of step>.tmp/rank-<rank>.safetensors and syncs it; makes the directory. Gives
+ * up with ERR_STALE soon after *cancel (may be NULL) becomes non-zero. */
+int checkpoint_write_shard(const char *root, int64_t step, int rank,
+                           const struct checkpoint_item *items, int count, const atomic_int *cancel,
+                           struct checkpoint_shard *ret, struct err *e);
+
+/* Writes the manifest and gives the directory its name; what had the name before is deleted. */
+int checkpoint_commit(const char *root, int64_t step, const char *manifest, size_t n,
+                      struct err *e);
+
+/* Deletes the directory of a checkpoint that was not committed. */
+int checkpoint_discard(const char *root, int64_t step, struct err *e);
+
+/* Deletes what dead attempts left unfinished: step-<digits>.tmp, nothing else. */
+int checkpoint_remove_leftovers(const char *root, int *ret_count, struct err *e);
+
+/* ---- the thread ---- */
+
+enum checkpoint_task { CHECKPOINT_TASK_SHARD, CHECKPOINT_TASK_COMMIT };
+
+struct checkpoint_writer {
+    pthread_t thread;
+    int is_running; /* there is a thread to join */
+    atomic_int is_done, cancel;
+    enum checkpoint_task task;
+    const char *root; /* borrowed */
+    int64_t step;
+    int rank;
+    struct checkpoint_item *items; /* of a shard; borrowed until joined */
+    int count;
+    const char *manifest; /* of a commit; borrowed until joined */
+    size_t manifest_size;
+    struct checkpoint_shard shard; /* what was written */
+    int result;                    /* with the sentence in e */
+    struct err e;
+};
+
+/* Starts the task that the fields above describe. */
+int checkpoint_writer_start(struct checkpoint_writer *w, struct err *e);
+/* 1 when it has ended and been joined; then w->result tells how. `wait`: at most that long. */
+int checkpoint_writer_poll(struct checkpoint_writer *w, int wait_ms);
+/* Ends it early and joins it. Safe on a zeroed struct. */
+void checkpoint_writer_cancel(struct checkpoint_writer *w);
+
+#endif

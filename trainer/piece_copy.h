@@ -1,0 +1,29 @@
+/* piece_copy.h: pieces with their values, in host memory: a snapshot that a checkpoint is written
+ * from while training goes on, and the weights of the best epoch. */
+#ifndef TRAINYARD_TRAINER_PIECE_COPY_H
+#define TRAINYARD_TRAINER_PIECE_COPY_H
+
+#include "trainer/pieces.h"
+
+struct piece_copy {
+    struct piece *pieces; /* [count] */
+    char **names;         /* [count]: of their tensors */
+    float **values;       /* [count][to - from]; one allocation each */
+    size_t count;
+    int users; /* whoever holds one more reference to it */
+};
+
+/* What this rank is to save now. `parameters_only` leaves out all other kinds. */
+int piece_copy_take(struct engine *g, int parameters_only, struct piece_copy **ret, struct err *e);
+struct piece_copy *piece_copy_new(void); /* an empty one */
+void piece_copy_add(struct piece_copy *c, const struct piece *p, const char *name,
+                    float *take_values);
+struct piece_copy *piece_copy_hold(struct piece_copy *c);
+void piece_copy_drop(struct piece_copy *c); /* NULL is fine */
+
+/* Sets all ranks' parameters from what all ranks have copied: collective. */
+int piece_copy_restore(struct engine *g, const struct piece_copy *c, struct err *e);
+
+size_t piece_copy_bytes(const struct piece_copy *c); /* of values; NULL: 0 */
+
+#endif
