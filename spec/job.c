@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "spec/job_decode.h"
+#include "spec/keras.h"
 #include "spec/model_decode.h"
 #include "spec/names.h"
 
@@ -212,6 +213,25 @@ static const struct field job_fields[] = {
 };
 static const struct object job_object = OBJECT("a job", job_fields, job_kin);
 
+static int keras_compiles(const json_t *doc)
+{
+    return keras_has_compile(json_object_get(doc, "model"));
+}
+
+/* A model of Keras's may bring its own compile along; the job's goes first. */
+static void take_keras_compile(struct decoding *d, struct job_spec *s, const json_t *doc,
+                               const struct where *at)
+{
+    const struct where *at_model = FIELD_WHERE(at, "model");
+    if (!keras_compiles(doc))
+        return;
+    if (json_object_get(doc, "compile"))
+        field_warn(d, FIELD_WHERE(at_model, "compile_config"), "no_effect", NULL,
+                   "The job has its own \"compile\", which is used; the model's is ignored.");
+    else
+        keras_decode_compile(d, json_object_get(doc, "model"), at_model, s);
+}
+
 static void check_training_parts(struct decoding *d, const json_t *doc, const struct where *at)
 {
     static const char *const needed[] = {"model", "compile", "data"};
@@ -224,7 +244,7 @@ static void check_training_parts(struct decoding *d, const json_t *doc, const st
         return;
     }
     for (size_t i = 0; i < ARRAY_LEN(needed); i++)
-        if (!json_object_get(doc, needed[i]))
+        if (!json_object_get(doc, needed[i]) && !(i == 1 && keras_compiles(doc)))
             field_missing(d, &job_object, field_find(&job_object, needed[i]), doc, at);
 }
 
@@ -257,6 +277,7 @@ static void check_whole(struct decoding *d, struct job_spec *s, const json_t *do
         check_command_parts(d, s, doc, at);
         return;
     }
+    take_keras_compile(d, s, doc, at);
     check_training_parts(d, doc, at);
     check_strategy(d, s, doc, at);
     check_training(d, s, doc, at);

@@ -104,8 +104,7 @@ static void take_class(struct import *k, const char *class, const json_t *config
         return;
     }
     if (is_keras_1(config)) {
-        field_fault(k->d, at, "unsupported",
-                    "Load it with Keras 2 or 3 and write to_json() again.",
+        field_fault(k->d, at, "unsupported", "Load it with Keras 2 or 3 and write to_json() again.",
                     "This layer was written by Keras 1, whose arguments have other names.");
         return;
     }
@@ -121,7 +120,8 @@ static void take_sequential(struct import *k, const json_t *config, const struct
                             int depth)
 {
     if (depth >= NESTING_MAX) {
-        field_fault(k->d, at, "too_deep", NULL, "Models are nested more than %d deep.", NESTING_MAX);
+        field_fault(k->d, at, "too_deep", NULL, "Models are nested more than %d deep.",
+                    NESTING_MAX);
         return;
     }
     if (json_is_array(config)) { /* up to Keras 2.2 */
@@ -152,9 +152,9 @@ static void take_sequential(struct import *k, const json_t *config, const struct
 /* Members of the object around a layer's config. */
 static void check_envelope(struct import *k, const json_t *v, const struct where *at)
 {
-    static const char *const known[] = {"module", "class_name",   "config",
-                                        "registered_name", "build_config", "shared_object_id",
-                                        "name"};
+    static const char *const known[] = {
+        "module",       "class_name",       "config", "registered_name",
+        "build_config", "shared_object_id", "name"};
     const char *registered = json_string_value(json_object_get(v, "registered_name"));
     if (registered && strchr(registered, '>'))
         field_fault(k->d, FIELD_WHERE(at, "registered_name"), "unsupported",
@@ -178,7 +178,7 @@ static void take_layer(struct import *k, const json_t *v, const struct where *at
     const char *class = json_string_value(json_object_get(v, "class_name"));
     const json_t *config = json_object_get(v, "config");
     if (!class || !(json_is_object(config) || json_is_array(config))) {
-        field_wrong_type(k->d, at, NULL, "a layer as Keras writes it",
+        field_wrong_type(k->d, at, NULL, "a layer as Keras writes it, with class_name and config",
                          "{\"class_name\": \"Dense\", \"config\": {\"units\": 10}}", v);
         return;
     }
@@ -211,17 +211,30 @@ int keras_is_model(const json_t *v)
     return json_is_string(v) || json_object_get(v, "class_name") != NULL;
 }
 
-/* The model itself, also where it is text; a new reference or NULL and a fault. */
-static json_t *unwrap(struct decoding *d, const json_t *v, const struct where *at)
+json_t *keras_unwrap(const json_t *v, struct err *e)
 {
-    struct err e;
-    json_t *doc;
+    json_t *doc = NULL;
     if (json_is_object(v))
         return json_incref((json_t *)v);
-    if (job_spec_read(json_string_value(v), json_string_length(v), &doc, &e) == 0)
+    if (json_is_string(v))
+        job_spec_read(json_string_value(v), json_string_length(v), &doc, e);
+    return doc;
+}
+
+static json_t *unwrap(struct decoding *d, const json_t *v, const struct where *at)
+{
+    struct err e = {0};
+    json_t *doc = keras_unwrap(v, &e);
+    if (json_is_object(doc))
         return doc;
-    field_fault(d, at, "invalid", "Write what to_json() gave, as an object or as it is.",
-                "This text is not JSON: %s.", e.text);
+    if (doc)
+        field_wrong_type(d, at, "model", "an object", "{\"input\": [784], \"layers\": [...]}", doc);
+    else
+        field_fault(d, at, "wrong_type", "Write what to_json() gave, as an object or as its text.",
+                    "\"model\" must be an object, or the text of one as Keras writes it; this text "
+                    "is not JSON: %s.",
+                    e.text);
+    json_decref(doc);
     return NULL;
 }
 
@@ -253,10 +266,10 @@ static void decode_input(struct import *k, const json_t *model, const struct whe
 
 static void check_members(struct import *k, const json_t *model, const struct where *at)
 {
-    static const char *const known[] = {"module",         "class_name",    "config",
+    static const char *const known[] = {"module",          "class_name",   "config",
                                         "registered_name", "build_config", "compile_config",
-                                        "keras_version",  "backend",       "shared_object_id",
-                                        "input",          "weights"};
+                                        "keras_version",   "backend",      "shared_object_id",
+                                        "input",           "weights"};
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)model, key, value)
@@ -321,8 +334,7 @@ static void decode_object(struct import *k, const json_t *model, const struct wh
         decode_found(k, at_config, m);
 }
 
-int keras_decode_model(struct decoding *d, const json_t *v, const struct where *at,
-                       struct model *m)
+int keras_decode_model(struct decoding *d, const json_t *v, const struct where *at, struct model *m)
 {
     size_t before = d->faults->total;
     struct import k = {.d = d};

@@ -14,6 +14,9 @@
 /* 1 if the "model" of a job is Keras's: an object with "class_name", or the text of one. */
 int keras_is_model(const json_t *v);
 
+/* The object itself, also where it is text: a new reference, or NULL. */
+json_t *keras_unwrap(const json_t *v, struct err *e);
+
 /* Decodes it. Beside Keras's own members an "input" shape and a "weights" path may stand. Returns 0
  * if there was no fault; `m`, zeroed before, is to be released either way. */
 int keras_decode_model(struct decoding *d, const json_t *v, const struct where *at,

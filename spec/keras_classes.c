@@ -3,13 +3,31 @@
 
 #include <string.h>
 
-#define SAME(name_)     {.name = (name_), .how = KERAS_SAME}
-#define ONLY(name_, v_) {.name = (name_), .how = KERAS_ONLY, .only = (v_)}
-#define INIT(name_)     {.name = (name_), .how = KERAS_INITIALIZER}
-#define ANY(name_)      {.name = (name_), .how = KERAS_ANY}
-#define AXIS            {.name = "axis", .how = KERAS_AXIS}
-#define ACT             {.name = "activation", .how = KERAS_ACTIVATION}
-#define CHANNELS_LAST   ONLY("data_format", "\"channels_last\"|null")
+#define SAME(name_)                                                                                \
+    {                                                                                              \
+        .name = (name_), .how = KERAS_SAME                                                         \
+    }
+#define ONLY(name_, v_)                                                                            \
+    {                                                                                              \
+        .name = (name_), .how = KERAS_ONLY, .only = (v_)                                           \
+    }
+#define INIT(name_)                                                                                \
+    {                                                                                              \
+        .name = (name_), .how = KERAS_INITIALIZER                                                  \
+    }
+#define ANY(name_)                                                                                 \
+    {                                                                                              \
+        .name = (name_), .how = KERAS_ANY                                                          \
+    }
+#define AXIS                                                                                       \
+    {                                                                                              \
+        .name = "axis", .how = KERAS_AXIS                                                          \
+    }
+#define ACT                                                                                        \
+    {                                                                                              \
+        .name = "activation", .how = KERAS_ACTIVATION                                              \
+    }
+#define CHANNELS_LAST ONLY("data_format", "\"channels_last\"|null")
 
 const struct keras_arg keras_common[] = {
     SAME("name"),
@@ -31,8 +49,14 @@ const size_t keras_common_count = sizeof keras_common / sizeof keras_common[0];
 
 static const struct keras_arg dense[] = {SAME("units"), KERNEL, ANY("input_dim")};
 static const struct keras_arg conv2d[] = {
-    SAME("filters"), SAME("kernel_size"),          SAME("strides"),     SAME("padding"), CHANNELS_LAST,
-    KERNEL,          ONLY("dilation_rate", "[1, 1]|1|null"), ONLY("groups", "1"),
+    SAME("filters"),
+    SAME("kernel_size"),
+    SAME("strides"),
+    SAME("padding"),
+    CHANNELS_LAST,
+    KERNEL,
+    ONLY("dilation_rate", "[1, 1]|1|null"),
+    ONLY("groups", "1"),
 };
 static const struct keras_arg pooling[] = {SAME("pool_size"), SAME("strides"), SAME("padding"),
                                            CHANNELS_LAST};
@@ -40,8 +64,8 @@ static const struct keras_arg global_pooling[] = {CHANNELS_LAST, ONLY("keepdims"
 static const struct keras_arg flatten[] = {CHANNELS_LAST};
 static const struct keras_arg reshape[] = {SAME("target_shape")};
 static const struct keras_arg rescaling[] = {SAME("scale"), SAME("offset")};
-static const struct keras_arg dropout[] = {SAME("rate"), ONLY("noise_shape", "null"),
-                                           {.name = "seed", .how = KERAS_SEED}};
+static const struct keras_arg dropout[] = {
+    SAME("rate"), ONLY("noise_shape", "null"), {.name = "seed", .how = KERAS_SEED}};
 static const struct keras_arg activation[] = {ACT};
 static const struct keras_arg relu[] = {ONLY("max_value", "null"), ONLY("negative_slope", "0|null"),
                                         ONLY("threshold", "0|null")};
@@ -56,8 +80,8 @@ static const struct keras_arg batch_normalization[] = {
     SAME("scale"),
     INIT("beta_initializer"),
     INIT("gamma_initializer"),
-    {.name = "moving_mean_initializer", .how = KERAS_INITIALIZER},
-    {.name = "moving_variance_initializer", .how = KERAS_INITIALIZER},
+    {.name = "moving_mean_initializer", .how = KERAS_INITIALIZER, .only = "zeros"},
+    {.name = "moving_variance_initializer", .how = KERAS_INITIALIZER, .only = "ones"},
     ONLY("beta_regularizer", "null"),
     ONLY("gamma_regularizer", "null"),
     ONLY("beta_constraint", "null"),
@@ -116,18 +140,28 @@ static const struct keras_class classes[] = {
 };
 
 static const struct word names[] = {
-    {"InputLayer", 0},       {"Sequential", 0},
-    {"Dense", 0},            {"Conv2D", 0},
-    {"MaxPooling2D", 0},     {"AveragePooling2D", 0},
-    {"GlobalMaxPooling2D", 0}, {"GlobalAveragePooling2D", 0},
-    {"Flatten", 0},          {"Reshape", 0},
-    {"Rescaling", 0},        {"Dropout", 0},
-    {"Activation", 0},       {"ReLU", 0},
-    {"LeakyReLU", 0},        {"ELU", 0},
-    {"Softmax", 0},          {"BatchNormalization", 0},
-    {"LayerNormalization", 0}, {"Embedding", 0},
+    {"InputLayer", 0},
+    {"Sequential", 0},
+    {"Dense", 0},
+    {"Conv2D", 0},
+    {"MaxPooling2D", 0},
+    {"AveragePooling2D", 0},
+    {"GlobalMaxPooling2D", 0},
+    {"GlobalAveragePooling2D", 0},
+    {"Flatten", 0},
+    {"Reshape", 0},
+    {"Rescaling", 0},
+    {"Dropout", 0},
+    {"Activation", 0},
+    {"ReLU", 0},
+    {"LeakyReLU", 0},
+    {"ELU", 0},
+    {"Softmax", 0},
+    {"BatchNormalization", 0},
+    {"LayerNormalization", 0},
+    {"Embedding", 0},
 };
-const struct words keras_class_words = WORDS("a layer of Keras that this version runs", names);
+const struct words keras_class_words = WORDS("a layer of Keras", names);
 
 const struct keras_class *keras_class_find(const char *name)
 {

@@ -1,18 +1,25 @@
 /* keras_compile.c: Keras's compile_config as our "compile". */
-#include <math.h>
 #include <string.h>
 
-#include "base/err.h"
 #include "base/mem.h"
 #include "spec/job_decode.h"
 #include "spec/keras.h"
 #include "spec/keras_values.h"
 #include "spec/names.h"
 
-#define SAME(name_)     {.name = (name_), .how = KERAS_SAME}
-#define ONLY(name_, v_) {.name = (name_), .how = KERAS_ONLY, .only = (v_)}
-#define ANY(name_)      {.name = (name_), .how = KERAS_ANY}
-#define SEEN(name_)     ANY(name_) /* taken by a function of its own */
+#define SAME(name_)                                                                                \
+    {                                                                                              \
+        .name = (name_), .how = KERAS_SAME                                                         \
+    }
+#define ONLY(name_, v_)                                                                            \
+    {                                                                                              \
+        .name = (name_), .how = KERAS_ONLY, .only = (v_)                                           \
+    }
+#define ANY(name_)                                                                                 \
+    {                                                                                              \
+        .name = (name_), .how = KERAS_ANY                                                          \
+    }
+#define SEEN(name_) ANY(name_) /* taken by a function of its own */
 
 /* ---- optimizer ---- */
 
@@ -43,12 +50,16 @@ static const struct keras_class optimizers[] = {
 };
 
 static const struct keras_arg cosine[] = {
-    SEEN("initial_learning_rate"), SAME("decay_steps"), SAME("alpha"), ANY("name"),
+    SEEN("initial_learning_rate"), SAME("decay_steps"),       SAME("alpha"), ANY("name"),
     ONLY("warmup_target", "null"), ONLY("warmup_steps", "0"),
 };
 static const struct keras_arg polynomial[] = {
-    SEEN("initial_learning_rate"), SAME("decay_steps"), SEEN("end_learning_rate"), ANY("name"),
-    ONLY("power", "1"),            ONLY("cycle", "false"),
+    SEEN("initial_learning_rate"),
+    SAME("decay_steps"),
+    SEEN("end_learning_rate"),
+    ANY("name"),
+    ONLY("power", "1"),
+    ONLY("cycle", "false"),
 };
 static const struct keras_arg exponential[] = {
     SEEN("initial_learning_rate"),
@@ -175,9 +186,12 @@ static json_t *loss(struct decoding *d, const json_t *v, const struct where *at)
 static const struct {
     const char *class, *name;
 } metrics[] = {
-    {"sparse_categorical_accuracy", "accuracy"}, {"categorical_accuracy", "accuracy"},
-    {"binary_accuracy", "accuracy"},             {"accuracy", "accuracy"},
-    {"acc", "accuracy"},                         {"mean_absolute_error", "mae"},
+    {"sparse_categorical_accuracy", "accuracy"},
+    {"categorical_accuracy", "accuracy"},
+    {"binary_accuracy", "accuracy"},
+    {"accuracy", "accuracy"},
+    {"acc", "accuracy"},
+    {"mean_absolute_error", "mae"},
     {"mae", "mae"},
 };
 
@@ -230,12 +244,12 @@ static const struct keras_arg compile_args[] = {
     ANY("jit_compile"),
     ANY("auto_scale_loss"),
 };
-static const struct keras_class compile_class =
-    KERAS_CLASS("compile", NULL, NULL, compile_args);
+static const struct keras_class compile_class = KERAS_CLASS("compile", NULL, NULL, compile_args);
 
 int keras_has_compile(const json_t *v)
 {
-    return json_is_object(json_object_get(v, "compile_config"));
+    json_auto_t *model = keras_unwrap(v, NULL);
+    return json_is_object(json_object_get(model, "compile_config"));
 }
 
 static void set(json_t *to, const char *key, json_t *take_value)
@@ -247,7 +261,8 @@ static void set(json_t *to, const char *key, json_t *take_value)
 void keras_decode_compile(struct decoding *d, const json_t *v, const struct where *at,
                           struct job_spec *s)
 {
-    const json_t *config = json_object_get(v, "compile_config");
+    json_auto_t *model = keras_unwrap(v, NULL);
+    const json_t *config = json_object_get(model, "compile_config");
     const struct where *here = FIELD_WHERE(at, "compile_config");
     const json_t *given;
     json_auto_t *ours = json_object();

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/err.h"
+#include "base/mem.h"
 #include "spec/names.h"
 
 const char *keras_function_name(const json_t *v)
@@ -49,9 +49,12 @@ static const struct {
     const char *mode, *distribution, *name;
     double scale;
 } scalings[] = {
-    {"fan_avg", "uniform", "glorot_uniform", 1}, {"fan_avg", "truncated_normal", "glorot_normal", 1},
-    {"fan_in", "uniform", "lecun_uniform", 1},   {"fan_in", "truncated_normal", "lecun_normal", 1},
-    {"fan_in", "uniform", "he_uniform", 2},      {"fan_in", "truncated_normal", "he_normal", 2},
+    {"fan_avg", "uniform", "glorot_uniform", 1},
+    {"fan_avg", "truncated_normal", "glorot_normal", 1},
+    {"fan_in", "uniform", "lecun_uniform", 1},
+    {"fan_in", "truncated_normal", "lecun_normal", 1},
+    {"fan_in", "uniform", "he_uniform", 2},
+    {"fan_in", "truncated_normal", "he_normal", 2},
 };
 
 static const char *scaling_name(const json_t *config)
@@ -107,23 +110,25 @@ static json_t *initializer_object(struct decoding *d, const json_t *v, const str
         const char *name = scaling_name(config);
         if (name)
             return json_string(name);
-        field_fault(d, at_config, "unsupported",
-                    "Scale 1 with fan_avg (glorot) or fan_in (lecun), or 2 with fan_in (he); uniform "
-                    "or truncated_normal.",
-                    "This version does not run a VarianceScaling with these arguments.");
+        field_fault(
+            d, at_config, "unsupported",
+            "Scale 1 with fan_avg (glorot) or fan_in (lecun), or 2 with fan_in (he); uniform "
+            "or truncated_normal.",
+            "This version does not run a VarianceScaling with these arguments.");
         return NULL;
     }
     const struct word *word =
         class ? words_find(&initializer_words, keras_snake(class, snake, sizeof snake)) : NULL;
     if (!word) {
-        field_unknown_word(d, FIELD_WHERE(at, "class_name"), &initializer_words, class ? class : "");
+        field_unknown_word(d, FIELD_WHERE(at, "class_name"), &initializer_words,
+                           class ? class : "");
         return NULL;
     }
     const char *key;
     json_t *value;
     int bad = 0;
-    json_object_foreach((json_t *)config, key, value)
-        bad |= check_setting(d, key, value, at_config);
+    json_object_foreach((json_t *)config, key, value) bad |=
+        check_setting(d, key, value, at_config);
     return bad ? NULL : json_string(word->name);
 }
 
@@ -186,15 +191,25 @@ static int is_one_of(const json_t *v, const char *texts)
 static void check_only(struct decoding *d, const struct keras_arg *a, const json_t *v,
                        const struct where *at)
 {
-    char hint[128];
-    if (is_one_of(v, a->only))
-        return;
-    snprintf(hint, sizeof hint, "Only %.*s is known here.", (int)strcspn(a->only, "|"), a->only);
-    field_fault(d, at, "unsupported", hint, "This version does not run a \"%s\" like this.",
-                a->name);
+    if (!is_one_of(v, a->only))
+        field_fault(d, at, "unsupported", NULL, "\"%s\" can only be %.*s in this version.", a->name,
+                    (int)strcspn(a->only, "|"), a->only);
 }
 
 /* ---- arguments ---- */
+
+static json_t *translate_initializer(struct decoding *d, const struct keras_arg *a, const json_t *v,
+                                     const struct where *at)
+{
+    json_t *ours = initializer(d, v, at);
+    if (!ours || !a->only)
+        return ours;
+    if (strcmp(json_string_value(ours), a->only) != 0)
+        field_fault(d, at, "unsupported", NULL, "\"%s\" can only be %s in this version.", a->name,
+                    a->only);
+    json_decref(ours);
+    return NULL;
+}
 
 static json_t *translate_one(struct decoding *d, const struct keras_arg *a, const json_t *v,
                              const struct where *at)
@@ -202,7 +217,7 @@ static json_t *translate_one(struct decoding *d, const struct keras_arg *a, cons
     switch (a->how) {
     case KERAS_SAME: return json_is_null(v) ? NULL : json_incref((json_t *)v); /* its default */
     case KERAS_ACTIVATION: return activation(d, v, at);
-    case KERAS_INITIALIZER: return initializer(d, v, at);
+    case KERAS_INITIALIZER: return translate_initializer(d, a, v, at);
     case KERAS_AXIS: return axis(d, v, at);
     case KERAS_DTYPE: check_dtype(d, v, at); break;
     case KERAS_ONLY: check_only(d, a, v, at); break;

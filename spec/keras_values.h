@@ -9,7 +9,7 @@
 enum keras_how {
     KERAS_SAME,        /* as it stands, perhaps under another name */
     KERAS_ACTIVATION,  /* a name, null, or a function object */
-    KERAS_INITIALIZER, /* a name or an object */
+    KERAS_INITIALIZER, /* a name or an object; with `only`, that one alone, which goes unsaid */
     KERAS_AXIS,        /* the last dimension, as -1, its number, or a list of one */
     KERAS_DTYPE,       /* float32 */
     KERAS_ONLY,        /* only the values in `only` mean something here */
@@ -21,7 +21,7 @@ struct keras_arg {
     const char *name;
     enum keras_how how;
     const char *to;   /* our name; NULL: the same */
-    const char *only; /* KERAS_ONLY: JSON texts, separated by "|" */
+    const char *only; /* KERAS_ONLY: JSON texts, separated by "|"; KERAS_INITIALIZER: a name */
 };
 
 /* A class: its arguments become the fields of `type`. */

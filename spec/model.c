@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "spec/keras.h"
 #include "spec/layer.h"
 #include "spec/shape.h"
 
@@ -47,7 +48,7 @@ static int by_name(const void *a, const void *b)
 }
 
 /* Gives the default names, then looks for two that are the same. */
-static void name_layers(struct decoding *d, struct model *m, const struct where *at)
+static void name_layers(struct decoding *d, struct model *m, const struct model_item *items)
 {
     size_t n = (size_t)m->layer_count;
     struct layer **sorted = mem_alloc(n * sizeof(*sorted));
@@ -61,7 +62,7 @@ static void name_layers(struct decoding *d, struct model *m, const struct where 
         if (strcmp(sorted[i]->name, sorted[i - 1]->name) != 0)
             continue;
         size_t index = (size_t)(sorted[i] - m->layers), first = (size_t)(sorted[i - 1] - m->layers);
-        field_fault(d, FIELD_WHERE(FIELD_ITEM(at, index), "name"), "duplicate",
+        field_fault(d, FIELD_WHERE(&items[index].at, "name"), "duplicate",
                     "Give it another name, or none.",
                     "Layer %zu is called \"%s\" already; tensors are named after their layers.",
                     first, sorted[i]->name);
@@ -91,13 +92,13 @@ static void nothing_fault(struct decoding *d, int64_t total, const struct where 
 /* Shapes, tensors and costs in order, as far as they are known: a layer that is faulty leaves the
  * shapes after it open. */
 static void infer_layers(struct decoding *d, struct model *m, struct layer_draft *drafts,
-                         const char *good, const struct where *at)
+                         const struct model_item *items, const char *good, const struct where *at)
 {
     struct shape shape = m->input;
     int64_t total = 0, trained = 0;
     int known = shape.dims > 0, i;
     for (i = 0; i < m->layer_count && known; i++) {
-        known = good[i] && layer_infer(d, drafts, i, &shape, FIELD_ITEM(at, (size_t)i)) == 0;
+        known = good[i] && layer_infer(d, drafts, i, &shape, &items[i].at) == 0;
         shape = drafts[i].layer.out;
         if (known)
             layer_set_costs(&drafts[i].layer, trained > 0);
@@ -110,34 +111,43 @@ static void infer_layers(struct decoding *d, struct model *m, struct layer_draft
         nothing_fault(d, total, at);
 }
 
+void model_decode_items(struct decoding *d, const struct model_item *items, size_t count,
+                        const struct where *at, struct model *m)
+{
+    if (count == 0 || count > MODEL_MAX_LAYERS) {
+        field_fault(d, at, count ? "too_large" : "required", NULL,
+                    "A model has 1 to %d layers, but this has %zu.", MODEL_MAX_LAYERS, count);
+        return;
+    }
+    struct layer_draft *drafts = mem_zalloc(count * sizeof(*drafts));
+    char *good = mem_zalloc(count);
+    m->layers = mem_zalloc(count * sizeof(*m->layers));
+    m->layer_count = (int)count;
+    for (size_t i = 0; i < count; i++)
+        good[i] = layer_decode(d, items[i].doc, &items[i].at, &drafts[i]) == 0;
+    infer_layers(d, m, drafts, items, good, at);
+    for (size_t i = 0; i < count; i++) {
+        m->layers[i] = drafts[i].layer;
+        layer_draft_done(&drafts[i]);
+    }
+    free(drafts);
+    free(good);
+    name_layers(d, m, items);
+}
+
 static void decode_layers(struct decoding *d, const json_t *v, const struct where *at, void *base)
 {
-    struct model *m = base;
     size_t n = json_array_size(v);
     if (n == 0) {
         field_wrong_type(d, at, "layers", "a list of layers",
                          "[{\"type\": \"dense\", \"units\": 10, \"activation\": \"softmax\"}]", v);
         return;
     }
-    if (n > MODEL_MAX_LAYERS) {
-        field_fault(d, at, "too_large", NULL,
-                    "A model may have at most %d layers, but this has %zu.", MODEL_MAX_LAYERS, n);
-        return;
-    }
-    struct layer_draft *drafts = mem_zalloc(n * sizeof(*drafts));
-    char *good = mem_zalloc(n);
-    m->layers = mem_zalloc(n * sizeof(*m->layers));
-    m->layer_count = (int)n;
+    struct model_item *items = mem_zalloc(n * sizeof(*items));
     for (size_t i = 0; i < n; i++)
-        good[i] = layer_decode(d, json_array_get(v, i), FIELD_ITEM(at, i), &drafts[i]) == 0;
-    infer_layers(d, m, drafts, good, at);
-    for (size_t i = 0; i < n; i++) {
-        m->layers[i] = drafts[i].layer;
-        layer_draft_done(&drafts[i]);
-    }
-    free(drafts);
-    free(good);
-    name_layers(d, m, at);
+        items[i] = (struct model_item){.doc = json_array_get(v, i), .at = *FIELD_ITEM(at, i)};
+    model_decode_items(d, items, n, at, base);
+    free(items);
 }
 
 /* "input" stands before "layers": shapes follow from it. */
@@ -170,14 +180,8 @@ const struct object model_object = OBJECT("model", model_fields, NULL);
 int model_decode(struct decoding *d, const json_t *v, const struct where *at, struct model *m)
 {
     size_t before = d->faults->total;
-    if (json_is_object(v) && json_object_get(v, "class_name")) {
-        field_fault(d, at, "unsupported",
-                    "Write {\"input\": [784], \"layers\": [{\"type\": \"dense\", \"units\": 128, "
-                    "\"activation\": \"relu\"}, ...]}.",
-                    "This is a model as Keras's to_json() writes it, which this version does not "
-                    "read.");
-        return -1;
-    }
+    if (keras_is_model(v))
+        return keras_decode_model(d, v, at, m);
     field_decode_object(d, &model_object, v, at, m);
     return d->faults->total == before ? 0 : -1;
 }

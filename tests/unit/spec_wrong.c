@@ -242,11 +242,11 @@ static const struct wrong wrongs[] = {
      .warnings = {{"/strategy", "no_effect",
                    "A command is started once on each device; \"strategy\" is ignored.", NULL}}},
     {.changes = {{"/model", "{\"class_name\": \"Sequential\", \"config\": {}}"}},
-     .faults = {{"/model", "unsupported",
-                 "This is a model as Keras's to_json() writes it, which this version does not "
-                 "read.",
-                 "Write {\"input\": [784], \"layers\": [{\"type\": \"dense\", \"units\": 128, "
-                 "\"activation\": \"relu\"}, ...]}."}}},
+     .faults = {{"/model/config/layers", "required",
+                 "A Sequential model has a list of layers here.", NULL},
+                {"/model", "required", "No layer of this model says the shape of its input.",
+                 "Add \"input\" beside \"class_name\", such as \"input\": [784], or give the "
+                 "first layer its shape in Keras."}}},
 
     /* several at once */
     {.changes = {{"/fit/batch_size", "0"},
