@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "spec/keras_classes.h"
 #include "spec/model_decode.h"
+#include "spec/shape.h"
 
 #define NESTING_MAX 8 /* Sequential within Sequential */
 
@@ -238,12 +239,35 @@ static json_t *unwrap(struct decoding *d, const json_t *v, const struct where *a
     return NULL;
 }
 
+/* Sizes after the batch dimension, with faults at their places in the original. */
+static void take_sizes(struct import *k, struct shape *ret)
+{
+    size_t n = json_array_size(k->input);
+    if (n - 1 > SHAPE_MAX_DIMS) {
+        field_fault(k->d, k->input_at, "too_large", NULL, "An item has at most %d dimensions.",
+                    SHAPE_MAX_DIMS);
+        return;
+    }
+    struct shape s = {.dims = (int)n - 1};
+    for (size_t i = 1; i < n; i++)
+        if (!field_whole(json_array_get(k->input, i), &s.size[i - 1]) || s.size[i - 1] < 1) {
+            field_fault(k->d, FIELD_ITEM(k->input_at, i), "out_of_range",
+                        "Give the model a whole shape, or add \"input\" beside \"class_name\".",
+                        "A size of the input must be a whole number from 1.");
+            return;
+        }
+    if (shape_valid(&s))
+        *ret = s;
+    else
+        field_fault(k->d, k->input_at, "too_large", NULL, "An item has at most %lld elements.",
+                    (long long)SHAPE_MAX_ELEMENTS);
+}
+
 /* The shape of one item: what follows the batch dimension. */
 static void decode_input(struct import *k, const json_t *model, const struct where *at,
                          struct model *m)
 {
     const json_t *own = json_object_get(model, "input");
-    json_auto_t *shape = json_array();
     if (own) {
         decode_shape(k->d, own, FIELD_WHERE(at, "input"), "input", 0, &m->input);
         return;
@@ -259,9 +283,7 @@ static void decode_input(struct import *k, const json_t *model, const struct whe
         field_fault(k->d, k->input_at, "unsupported",
                     "Leave the batch dimension open (null): fit.batch_size says it.",
                     "The model fixes its batch size.");
-    for (size_t i = 1; i < json_array_size(k->input); i++)
-        json_array_append(shape, json_array_get(k->input, i));
-    decode_shape(k->d, shape, k->input_at, "input", 0, &m->input);
+    take_sizes(k, &m->input);
 }
 
 static void check_members(struct import *k, const json_t *model, const struct where *at)
