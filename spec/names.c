@@ -154,7 +154,7 @@ static const struct word storage_types[] = {
     {"bfloat16", STORAGE_BFLOAT16},
     {"bf16", STORAGE_BFLOAT16},
 };
-const struct words storage_type_words = WORDS("a type that numbers are kept in", storage_types);
+const struct words storage_type_words = WORDS("a type of storage", storage_types);
 
 static const struct word token_types[] = {
     {"auto", TOKEN_AUTO},

@@ -133,8 +133,9 @@ static void check_interleaved(const struct asked *a)
         return;
     }
     if (s->is_mesh && or_one(s->pipeline) < 2)
-        FAULT(a, "schedule", "conflict", "Add \"pipeline\": 2, or leave \"schedule\" out.",
-              "\"interleaved\" spreads chunks of the model over 2 or more pipeline ranks, but "
+        FAULT(a, given(a, "schedule") ? "schedule" : "chunks", "conflict",
+              "Add \"pipeline\": 2, or leave it out.",
+              "Chunks of the model (\"interleaved\") are spread over 2 or more pipeline ranks, but "
               "there is one.");
     else if (s->chunks == 1)
         FAULT(a, "chunks", "conflict", "Write \"chunks\": 2, or \"schedule\": \"1f1b\".",
@@ -194,7 +195,8 @@ static int check_grains(const struct asked *a)
         snprintf(hint, sizeof hint, "Write \"grains\": %lld (other grains are other bits).",
                  (long long)data);
     else
-        snprintf(hint, sizeof hint, "Use 1, 2, 4, 8, ... data ranks.");
+        snprintf(hint, sizeof hint,
+                 "Use 1, 2, 4, ... data ranks, up to 64, and the other ranks for a pipeline.");
     FAULT(
         a, a->s->is_mesh ? "data" : "reproducible", "conflict", hint,
         "A reproducible batch is cut into %lld grains, which %lld data ranks cannot divide evenly.",
@@ -233,7 +235,7 @@ static void check_reproducible(const struct asked *a)
               codec_name(p->codec));
     if (p->sync != SYNC_EVERY_STEP)
         FAULT(a, "sync", "conflict", OR_NOT,
-              "With \"%s\" the weights depend on how many data ranks there are, or on their pace.",
+              "With \"%s\" the weights depend on how many data ranks there are.",
               sync_name(p->sync));
     if (p->shares == SHARES_MEASURED)
         FAULT(a, "shares", "conflict", OR_NOT,
@@ -292,7 +294,7 @@ static void warn_idle(const struct asked *a)
         {"sync", "2 or more data ranks", !one || p->sync == SYNC_EVERY_STEP},
         {"codec", "2 or more data ranks", !one || p->codec == CODEC_NONE},
         {"shares", "2 or more data ranks", !one || p->shares == SHARES_EVEN},
-        {"overlap", "2 or more data ranks", !one || !p->overlap},
+        {"overlap", "data ranks that exchange gradients", (!one && !local) || !p->overlap},
         {"rebalance", "a pipeline of 2 or more stages", stages || !p->rebalance},
     };
     for (size_t i = 0; i < ARRAY_LEN(list); i++)
