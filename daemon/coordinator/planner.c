@@ -78,7 +78,8 @@ static int check_requested(const struct planner *p, const struct layout *l)
         return refuse_none(p);
     if (ranks != job->resources.devices)
         return refuse_mesh(p, l);
-    return job->strategy.microbatches > rows ? refuse_microbatches(p, rows) : 0;
+    int takes_any = job->strategy.parallel.reproducible; /* grains may be empty */
+    return job->strategy.microbatches > rows && !takes_any ? refuse_microbatches(p, rows) : 0;
 }
 
 static int plan_requested(const struct planner *p, struct plan *ret)
