@@ -39,12 +39,14 @@ enum comm_type { COMM_F32, COMM_F64, COMM_U8 };
 #define COMM_DEADLINE_MS  60000
 #define COMM_EXCHANGE_MAX 256 /* bytes */
 
-/* Which family of groups: each rank is in at most one group of each. The two of a pipeline have the
- * same members; what goes backward has channels of its own, so that in a ring of two, or with
+/* Which family of groups: each rank is in at most one group of each. The two of data ranks have the
+ * same members, for two threads: sums of gradients, and sums that the passes wait for. So have the
+ * two of a pipeline: what goes backward has channels of its own, so that in a ring of two, or with
  * several chunks a rank, neither overtakes the other. */
 enum comm_family {
     COMM_WORLD,
     COMM_DATA,
+    COMM_BATCH,
     COMM_TENSOR,
     COMM_PIPELINE,
     COMM_PIPELINE_BACK,

@@ -26,9 +26,11 @@ static size_t output_bytes(const struct engine *g, int64_t max_rows)
 static struct comm_options shared_sizes(const struct engine *g, int64_t max_rows)
 {
     size_t elements = 0;
+    CLEANUP(mem_freep)
+    struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
     for (int s = 0; s < g->plan->pipeline && has_replicas(g); s++) {
-        struct net_chunk chunk = {g->plan->stage_first[s], g->plan->stage_first[s + 1]};
-        size_t n = net_elements(&g->job->model, &chunk, 1);
+        mesh_chunks(g->plan, s, chunks);
+        size_t n = net_elements(&g->job->model, chunks, g->plan->chunks);
         elements = n > elements ? n : elements;
     }
     return (struct comm_options){
@@ -86,12 +88,19 @@ static int check_plan(const struct launch *l, int rank, struct err *e)
         return err_set(e, ERR_INVALID, "The launch document has no training job.");
     if (rank < 0 || rank >= p->ranks)
         return err_set(e, ERR_INVALID, "There is no rank %d among %d.", rank, p->ranks);
-    if (p->ranks != p->data * p->pipeline || p->ranks > PLAN_MAX_RANKS || p->microbatches < 1 ||
-        p->stage_first[p->pipeline] != l->spec->model.layer_count)
+    if (p->data < 1 || p->pipeline < 1 || p->tensor < 1 || p->chunks < 1 || p->microbatches < 1 ||
+        p->ranks > PLAN_MAX_RANKS || p->ranks != p->data * p->pipeline * p->tensor ||
+        (p->chunks > 1 && p->pipeline == 1) ||
+        p->stage_first[plan_stages(p)] != l->spec->model.layer_count)
         return err_set(e, ERR_INVALID,
-                       "The plan does not fit together: %d ranks, a mesh of %d x %d, "
-                       "%d micro-batches.",
-                       p->ranks, p->data, p->pipeline, p->microbatches);
+                       "The plan does not fit together: %d ranks, a mesh of %d x %d x %d, %d "
+                       "chunks, %d micro-batches.",
+                       p->ranks, p->data, p->pipeline, p->tensor, p->chunks, p->microbatches);
+    if (p->parallel.reproducible &&
+        (p->parallel.grains < p->data || p->parallel.grains % p->data != 0))
+        return err_set(e, ERR_INVALID,
+                       "A batch of %lld grains cannot be divided among %d data ranks.",
+                       (long long)p->parallel.grains, p->data);
     return 0;
 }
 
@@ -129,9 +138,10 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
     mesh_place(&g->mesh, g->plan, rank);
     if ((r = open_data(g, fds, e)) < 0)
         return r;
-    const int *first = &g->plan->stage_first[g->mesh.stage];
-    struct net_chunk chunk = {first[0], first[1]};
-    r = net_init(&g->stage.net, g->job, &ops_cpu, &chunk, 1, e);
+    CLEANUP(mem_freep)
+    struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
+    mesh_chunks(g->plan, g->mesh.stage, chunks);
+    r = net_init(&g->stage.net, g->job, &ops_cpu, chunks, g->plan->chunks, e);
     if (r == 0)
         r = connect_peers(g, fds->gang,
                           stage_max_rows(g->job, g->plan, &g->mesh, &g->prepared.train), e);
@@ -140,7 +150,7 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
     if (r < 0)
         return r;
     replicas_init(&g->replicas, &g->stage.net, &g->mesh);
-    share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh);
+    share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh, share_grains(g->plan));
     g->steps = share_steps(&g->share);
     g->members = g->mesh.ensemble ? g->mesh.data : 1;
     g->tallies = mem_zalloc((size_t)g->mesh.ranks * sizeof *g->tallies);
@@ -174,8 +184,7 @@ void engine_begin_epoch(struct engine *g, int64_t epoch)
 
 double engine_counted(const struct engine *g, const struct items *items)
 {
-    int is_last = g->mesh.stage == g->mesh.stages - 1;
-    return is_last ? (double)(items->count * items->set->positions) : 0.0;
+    return mesh_has_outputs(&g->mesh) ? (double)(items->count * items->set->positions) : 0.0;
 }
 
 int engine_exchange(struct engine *g, const struct tally *mine, struct err *e)
@@ -244,7 +253,7 @@ static double own_squares(const struct engine *g)
 
 static void take_tally(struct engine *g, const struct items *items, struct tally *ret)
 {
-    *ret = (struct tally){.sums = stage_take_sums(&g->stage, g->stage.sums),
+    *ret = (struct tally){.sums = stage_take_sums(&g->stage, g->stage.sums, g->stage.microbatches),
                           .items = engine_counted(g, items),
                           .squares = own_squares(g),
                           .stop = g->stop && *g->stop,

@@ -11,14 +11,14 @@
 
 #include "base/mem.h"
 #include "trainer/engine.h"
-#include "trainer/order.h"
 
 static void numbered(struct items *it, const struct dataset *set, int64_t begin, int64_t end,
                      int64_t *ids)
 {
     for (int64_t i = begin; i < end; i++)
         ids[i - begin] = i;
-    *it = (struct items){.set = set, .ids = ids, .count = end - begin};
+    *it = (struct items){
+        .set = set, .ids = ids, .count = end - begin, .position = begin, .total = set->samples};
 }
 
 /* Averages the members' outputs in place and adds the merged figures. */
@@ -45,18 +45,20 @@ static int evaluate(struct engine *g, const struct dataset *set, struct figures 
     int64_t begin = 0, end = set->samples;
     struct stage_visit visit = {.outputs = merge, .context = g};
     if (!g->mesh.ensemble)
-        order_slice(set->samples, g->mesh.data, g->mesh.data_rank, &begin, &end);
+        share_slice(set->samples, share_grains(g->plan), g->mesh.data, g->mesh.data_rank, &begin,
+                    &end);
     CLEANUP(mem_freep) int64_t *ids = mem_alloc((size_t)(end - begin + 1) * sizeof *ids);
     struct items items;
     numbered(&items, set, begin, end, ids);
-    int r = stage_evaluate(&g->stage, &items, g->mesh.ensemble ? &visit : NULL, e);
+    struct layers_hook hook = replicas_hook(&g->replicas);
+    int r = stage_evaluate(&g->stage, &items, &hook, g->mesh.ensemble ? &visit : NULL, e);
     if (r < 0)
         return r;
-    struct tally mine = {.sums = stage_take_sums(&g->stage, g->stage.sums),
+    struct tally mine = {.sums = stage_take_sums(&g->stage, g->stage.sums, g->stage.parts),
                          .items = engine_counted(g, &items)};
     r = engine_exchange(g, &mine, e);
     if (r == 0)
-        *ret_merged = (struct figures){stage_take_sums(&g->stage, g->merged),
+        *ret_merged = (struct figures){stage_take_sums(&g->stage, g->merged, 1),
                                        (double)(set->samples * set->positions)};
     return r;
 }

@@ -50,6 +50,7 @@ struct layer_kind {
     int takes_any_split; /* works alike on any columns of its input (elementwise, per channel) */
     /* Floats kept for backward beside x and y. */
     size_t (*kept)(const struct layer *l, enum activation f, int64_t items, int64_t out);
+    int kept_is_output; /* that is a value like y, and may be rounded to bfloat16 as y may be */
     void (*forward)(const struct layer_call *c);
     /* From dy (changed on the way) to the parameters' gradients (beta 0 writes, 1 adds) and dx,
      * which may be NULL when nobody wants it; it may be dy only where dx_in_place. The dy that an

@@ -27,6 +27,7 @@ static void dense_backward(const struct layer_call *c, float *dy, float *dx, flo
 
 const struct layer_kind layer_dense = {
     .kept = dense_kept,
+    .kept_is_output = 1,
     .forward = dense_forward,
     .backward = dense_backward,
 };

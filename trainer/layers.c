@@ -1,151 +1,122 @@
-/* layers.c: the walk through a slice of the model; what each type of layer does is in layer.h's
- * table. */
+/* layers.c: the walk through a chunk. */
 #include "trainer/layers.h"
 
-#include <stdlib.h>
+#include <limits.h>
 
-#include "base/mem.h"
-#include "trainer/layer.h"
+/* ---- values ---- */
+
+static const struct frame_layer *at(const struct layers_pass *p, int l)
+{
+    return &p->layout->layers[l - p->layout->first];
+}
+
+/* The layer whose output stands for that of l; first - 1: the chunk's input. */
+static int source_of(const struct layers_pass *p, int l)
+{
+    return l < p->layout->first ? p->layout->first - 1 : at(p, l)->source;
+}
+
+static size_t elements_of(const struct layers_pass *p, int l)
+{
+    const struct model *m = p->layout->net->model;
+    const struct shape *s =
+        l < p->layout->first ? &m->layers[p->layout->first].in : &m->layers[l].out;
+    return (size_t)(p->frame->rows * shape_elements(s));
+}
+
+static char *home_of(const struct layers_pass *p, int source)
+{
+    if (source < p->layout->first)
+        return p->frame->memory;
+    return (at(p, source)->home == FRAME_AGAIN ? p->work->scratch : p->frame->memory) +
+           at(p, source)->y;
+}
+
+static int is_packed(const struct layers_pass *p, int source)
+{
+    return source < p->layout->first ? p->layout->x_packed : at(p, source)->packed;
+}
+
+void *layers_output(const struct layers_pass *p, int l, int *ret_packed)
+{
+    int source = source_of(p, l);
+    *ret_packed = is_packed(p, source);
+    return home_of(p, source);
+}
+
+/* ---- windows ---- */
+
+static void close_windows(const struct layers_pass *p)
+{
+    for (int i = 0; i < FRAME_WINDOWS; i++)
+        p->work->holds[i] = INT_MIN;
+}
+
+/* A window that none of the three values is in. */
+static float *free_window(const struct layers_pass *p, const float *a, const float *b, int *ret)
+{
+    struct frame_work *w = p->work;
+    int i = 0;
+    while (w->window[i] == a || w->window[i] == b)
+        i++;
+    w->holds[i] = INT_MIN;
+    *ret = i;
+    return w->window[i];
+}
+
+/* The output of layer l as float32; windows `a` and `b` stay as they are. */
+static float *value_of(const struct layers_pass *p, int l, const float *a, const float *b)
+{
+    struct frame_work *w = p->work;
+    int source = source_of(p, l), i;
+    if (!is_packed(p, source))
+        return (float *)home_of(p, source);
+    for (i = 0; i < FRAME_WINDOWS; i++)
+        if (w->holds[i] == source)
+            return w->window[i];
+    float *x = free_window(p, a, b, &i);
+    p->layout->net->ops->from_bfloat16(elements_of(p, source), (uint16_t *)home_of(p, source), x);
+    w->holds[i] = source;
+    return x;
+}
+
+/* Rounds what a layer has put into a window, and keeps it. */
+static void pack(const struct layers_pass *p, size_t n, float *x, char *home)
+{
+    const struct ops *o = p->layout->net->ops;
+    o->to_bfloat16(n, x, (uint16_t *)home);
+    o->from_bfloat16(n, (uint16_t *)home, x);
+}
+
+static char *kept_home(const struct layers_pass *p, int l)
+{
+    const struct frame_layer *f = at(p, l);
+    return (f->home == FRAME_AGAIN ? p->work->scratch : p->frame->memory) + f->kept;
+}
+
+/* ---- calls ---- */
 
 static int64_t last_size(const struct shape *s)
 {
     return s->size[s->dims - 1];
 }
 
-static int64_t positions(const struct shape *s)
+/* All but the values. */
+static struct layer_call bare_call(const struct layers_pass *p, int l)
 {
-    return shape_elements(s) / last_size(s);
-}
-
-/* The activation that the layer itself applies. */
-static enum activation own_activation(const struct net *n, int l)
-{
-    return n->fused && l == n->model->layer_count - 1 ? ACTIVATION_LINEAR
-                                                      : n->model->layers[l].activation;
-}
-
-static int passes_on(const struct net *n, int l)
-{
+    const struct net *n = p->layout->net;
     const struct layer *y = &n->model->layers[l];
-    if (l < n->folded || layer_kinds[y->type]->passes_on)
-        return 1;
-    return y->type == LAYER_ACTIVATION && own_activation(n, l) == ACTIVATION_LINEAR;
-}
-
-/* ---- frames ---- */
-
-static size_t padded(int64_t elements)
-{
-    return ((size_t)elements + 15) / 16 * 16;
-}
-
-static size_t own_elements(const struct net *n, int l, int64_t rows)
-{
-    return passes_on(n, l) ? 0 : padded(rows * shape_elements(&n->model->layers[l].out));
-}
-
-static size_t kept_elements(const struct net *n, int l, int64_t rows)
-{
-    const struct layer *y = &n->model->layers[l];
-    const struct layer_kind *k = layer_kinds[y->type];
-    return k->kept ? padded((int64_t)k->kept(y, own_activation(n, l), rows, last_size(&y->out)))
-                   : 0;
-}
-
-static size_t input_elements(const struct net *n, int64_t rows)
-{
-    return padded(rows * shape_elements(&n->model->layers[n->chunks[0].first].in));
-}
-
-size_t frame_bytes(const struct net *n, int64_t max_rows)
-{
-    size_t sum = input_elements(n, max_rows);
-    for (int l = n->chunks[0].first; l < n->chunks[0].last; l++)
-        sum += own_elements(n, l, max_rows) + kept_elements(n, l, max_rows);
-    return sum * sizeof(float);
-}
-
-static int no_memory(const struct net *n, size_t bytes, struct err *e)
-{
-    return err_set(e, ERR_UNAVAILABLE, "The %s device has no %zu bytes left for activations.",
-                   n->ops->name, bytes);
-}
-
-int frame_init(struct frame *f, const struct net *n, int64_t max_rows, struct err *e)
-{
-    *f = (struct frame){
-        .slots = mem_zalloc((size_t)(n->chunks[0].last - n->chunks[0].first) * sizeof *f->slots)};
-    f->memory = n->ops->alloc(frame_bytes(n, max_rows));
-    if (!f->memory)
-        return no_memory(n, frame_bytes(n, max_rows), e);
-    float *at = f->memory + input_elements(n, max_rows);
-    f->x = f->memory;
-    for (int l = n->chunks[0].first; l < n->chunks[0].last; l++) {
-        struct frame_slot *s = &f->slots[l - n->chunks[0].first];
-        size_t own = own_elements(n, l, max_rows), kept = kept_elements(n, l, max_rows);
-        s->own = own ? at : NULL;
-        s->kept = kept ? at + own : NULL;
-        at += own + kept;
-    }
-    return 0;
-}
-
-void frame_done(struct frame *f, const struct net *n)
-{
-    if (n->ops)
-        n->ops->release(f->memory);
-    free(f->slots);
-    *f = (struct frame){0};
-}
-
-size_t frame_work_bytes(const struct net *n, int64_t max_rows)
-{
-    size_t widest = input_elements(n, max_rows);
-    for (int l = n->chunks[0].first; l < n->chunks[0].last; l++) {
-        size_t out = padded(max_rows * shape_elements(&n->model->layers[l].out));
-        widest = out > widest ? out : widest;
-    }
-    return 2 * widest * sizeof(float);
-}
-
-int frame_work_init(struct frame_work *w, const struct net *n, int64_t max_rows, struct err *e)
-{
-    size_t bytes = frame_work_bytes(n, max_rows);
-    w->buffer[0] = n->ops->alloc(bytes);
-    if (!w->buffer[0])
-        return no_memory(n, bytes, e);
-    w->buffer[1] = w->buffer[0] + bytes / 2 / sizeof(float);
-    return 0;
-}
-
-void frame_work_done(struct frame_work *w, const struct net *n)
-{
-    if (n->ops)
-        n->ops->release(w->buffer[0]);
-    *w = (struct frame_work){{NULL, NULL}};
-}
-
-/* ---- one layer ---- */
-
-static struct layer_call call_of(const struct net *n, const struct frame *f,
-                                 const struct layer_pass *p, int l)
-{
-    const struct layer *y = &n->model->layers[l];
-    const struct frame_slot *s = &f->slots[l - n->chunks[0].first];
     struct layer_call c = {
         .ops = n->ops,
         .layer = y,
-        .pass = p,
-        .f = own_activation(n, l),
+        .pass = p->pass,
+        .f = frame_activation(n, l),
         .index = l,
-        .items = f->rows,
-        .position = f->position,
-        .rows = f->rows * positions(&y->in),
+        .items = p->frame->rows,
+        .position = p->frame->position,
+        .rows = p->frame->rows * (shape_elements(&y->in) / last_size(&y->in)),
         .in = last_size(&y->in),
         .out = last_size(&y->out),
-        .x = l > n->chunks[0].first ? f->slots[l - 1 - n->chunks[0].first].y : f->x,
-        .y = s->own,
-        .kept = s->kept,
     };
     int count;
     const struct net_tensor *x = net_tensors_of(n, l, &count);
@@ -156,54 +127,210 @@ static struct layer_call call_of(const struct net *n, const struct frame *f,
     return c;
 }
 
-/* ---- the slice ---- */
-
-float *layers_forward(const struct net *n, struct frame *f, const struct layer_pass *p)
+static void set_sums(struct layer_call *c, const struct layers_pass *p, int l, int backward)
 {
-    float *x = f->x;
-    for (int l = n->chunks[0].first; l < n->chunks[0].last; l++) {
-        struct frame_slot *s = &f->slots[l - n->chunks[0].first];
-        int idle = !s->own || (n->model->layers[l].type == LAYER_DROPOUT && !p->training);
-        if (!idle) {
-            struct layer_call c = call_of(n, f, p, l);
-            layer_kinds[c.layer->type]->forward(&c);
-            x = s->own;
-        }
-        s->y = x;
-    }
-    return x;
+    const struct layers_sums *s = p->sums ? &p->sums[l - p->layout->first] : NULL;
+    c->batch_sums = s ? (backward ? s->backward : s->forward) : NULL;
+    c->batch_rows = s ? s->rows : 0;
 }
 
-int layers_backward(const struct net *n, struct frame *f, struct frame_work *w,
-                    const struct layer_pass *p, int j, int is_final, const struct layers_hook *hook,
-                    float **ret_dx, struct err *e)
+struct layer_call layers_call(const struct layers_pass *p, int l)
 {
-    int first = n->chunks[0].first;
-    float *dy = w->buffer[0], beta = j > 0 ? 1.0f : 0.0f;
-    for (int l = n->chunks[0].last - 1, r = 0; l >= n->lowest; l--) {
-        int hooked = hook && n->layers[l].tensor_count > 0;
-        if (hooked && (r = hook->before(hook->context, l, j, 1, &beta, e)) < 0)
-            return r;
-        if (f->slots[l - first].own) {
-            struct layer_call c = call_of(n, f, p, l);
-            const struct layer_kind *k = layer_kinds[c.layer->type];
-            float *other = dy == w->buffer[0] ? w->buffer[1] : w->buffer[0];
-            float *dx = k->dx_in_place ? dy : other;
-            int want = first > 0 || l > n->lowest;
-            k->backward(&c, dy, want ? dx : NULL, beta);
-            dy = dx;
-        }
-        if (hooked && (r = hook->after(hook->context, l, j, 1, is_final, e)) < 0)
-            return r;
+    struct layer_call c = bare_call(p, l);
+    const struct frame_layer *f = at(p, l);
+    c.x = value_of(p, l - 1, NULL, NULL);
+    c.kept = f->kept_elements && !f->kept_packed ? (float *)kept_home(p, l) : NULL;
+    set_sums(&c, p, l, 0);
+    return c;
+}
+
+/* ---- forward ---- */
+
+static int hook_before(const struct layers_pass *p, int l, int backward, float *ret_beta,
+                       struct err *e)
+{
+    *ret_beta = p->j > 0 ? 1.0f : 0.0f;
+    if (!p->hook || p->layout->net->layers[l].tensor_count == 0)
+        return 0;
+    return p->hook->before(p->hook->context, l, p->j, backward, ret_beta, e);
+}
+
+static int hook_after(const struct layers_pass *p, int l, int backward, struct err *e)
+{
+    if (!p->hook || p->layout->net->layers[l].tensor_count == 0)
+        return 0;
+    return p->hook->after(p->hook->context, l, p->j, backward, backward && p->is_final, e);
+}
+
+static void run_forward(const struct layer_call *c)
+{
+    if (c->layer->type == LAYER_DROPOUT && !c->pass->training)
+        c->ops->copy(c->y, c->x, (size_t)(c->rows * c->in) * sizeof(float));
+    else
+        layer_kinds[c->layer->type]->forward(c);
+}
+
+static void work_forward(const struct layers_pass *p, int l)
+{
+    const struct frame_layer *f = at(p, l);
+    struct layer_call c = bare_call(p, l);
+    int y = 0, z = 0;
+    c.x = value_of(p, l - 1, NULL, NULL);
+    if (c.layer->back > 0)
+        c.other = value_of(p, l - c.layer->back, c.x, NULL);
+    c.y = f->packed ? free_window(p, c.x, c.other, &y) : (float *)home_of(p, l);
+    if (f->kept_elements)
+        c.kept = f->kept_packed ? free_window(p, c.x, c.y, &z) : (float *)kept_home(p, l);
+    set_sums(&c, p, l, 0);
+    run_forward(&c);
+    if (f->packed) {
+        pack(p, elements_of(p, l), c.y, home_of(p, l));
+        p->work->holds[y] = l;
     }
-    *ret_dx = first > 0 ? dy : NULL;
-    return 0;
+    if (f->kept_packed)
+        c.ops->to_bfloat16(elements_of(p, l), c.kept, (uint16_t *)kept_home(p, l));
+}
+
+static int forward_one(const struct layers_pass *p, int l, struct err *e)
+{
+    float beta;
+    int r = hook_before(p, l, 0, &beta, e);
+    if (r < 0)
+        return r;
+    if (at(p, l)->home != FRAME_PASSED)
+        work_forward(p, l);
+    return hook_after(p, l, 0, e);
+}
+
+static int forward_layers(const struct layers_pass *p, int from, int to, struct err *e)
+{
+    int r = 0;
+    for (int l = from; r == 0 && l < to; l++)
+        r = forward_one(p, l, e);
+    return r;
+}
+
+int layers_forward(const struct layers_pass *p, int from, int to, struct err *e)
+{
+    close_windows(p);
+    return forward_layers(p, from, to, e);
+}
+
+/* ---- backward ---- */
+
+/* Runs stretch `s` again, to its last layer. */
+static int compute_again(const struct layers_pass *p, int s, struct err *e)
+{
+    int end = s;
+    while (end < p->layout->last && at(p, end)->stretch == s)
+        end++;
+    return forward_layers(p, s, end, e);
+}
+
+/* The stretch that layer l's backward reads from: its output's, or its input's. */
+static int stretch_for(const struct layers_pass *p, int l)
+{
+    int own = at(p, l)->stretch;
+    return own >= 0 || l == p->layout->first ? own : at(p, l - 1)->stretch;
+}
+
+static float *other_buffer(const struct layers_pass *p, const float *dy)
+{
+    return p->work->gradient[dy == p->work->gradient[0]];
+}
+
+static void work_backward(const struct layers_pass *p, int l, float **dy, float beta)
+{
+    const struct net *n = p->layout->net;
+    const struct frame_layer *f = at(p, l);
+    struct layer_call c = bare_call(p, l);
+    const struct layer_kind *k = layer_kinds[c.layer->type];
+    float *dx = k->dx_in_place ? *dy : other_buffer(p, *dy);
+    int want = p->layout->first > 0 || l > n->lowest, z;
+    c.y = value_of(p, l, NULL, NULL);
+    c.x = value_of(p, l - 1, c.y, NULL);
+    if (f->kept_packed) {
+        c.kept = free_window(p, c.x, c.y, &z);
+        c.ops->from_bfloat16(elements_of(p, l), (uint16_t *)kept_home(p, l), c.kept);
+    } else if (f->kept_elements) {
+        c.kept = (float *)kept_home(p, l);
+    }
+    set_sums(&c, p, l, 1);
+    k->backward(&c, *dy, want ? dx : NULL, beta);
+    *dy = dx;
+}
+
+static float *skip_of(const struct layers_pass *p, int l)
+{
+    const struct frame_layout *y = p->layout;
+    char *memory = y->bar_count > 0 ? p->frame->memory : p->work->skips;
+    return (float *)(memory + y->skips[at(p, l)->skip]);
+}
+
+static int has_skip(const struct layers_pass *p, int l)
+{
+    return l >= p->layout->first && at(p, l)->skip >= 0;
+}
+
+/* The last of the layers that read the output of l beside the one behind it. */
+static int last_reader(const struct layers_pass *p, int l)
+{
+    const struct model *m = p->layout->net->model;
+    int reader = p->layout->last - 1;
+    while (m->layers[reader].back == 0 || reader - m->layers[reader].back != l)
+        reader--;
+    return reader;
+}
+
+/* An `add` gives its gradient to the layer that it reads from, too. */
+static void leave_skip(const struct layers_pass *p, int l, const float *dy)
+{
+    const struct ops *o = p->layout->net->ops;
+    int from = l - p->layout->net->model->layers[l].back;
+    if (from == l || !has_skip(p, from))
+        return;
+    if (last_reader(p, from) == l)
+        o->copy(skip_of(p, from), dy, elements_of(p, from) * sizeof *dy);
+    else
+        o->add(elements_of(p, from), dy, skip_of(p, from));
+}
+
+static int backward_one(const struct layers_pass *p, int l, float **dy, struct err *e)
+{
+    float beta;
+    int r = hook_before(p, l, 1, &beta, e);
+    if (r < 0)
+        return r;
+    if (at(p, l)->home != FRAME_PASSED)
+        work_backward(p, l, dy, beta);
+    return hook_after(p, l, 1, e);
+}
+
+int layers_backward(const struct layers_pass *p, int from, int to, float **dy, struct err *e)
+{
+    const struct net *n = p->layout->net;
+    int computed = -1, r = 0;
+    close_windows(p);
+    for (int l = to - 1; r == 0 && l >= from && l >= n->lowest; l--) {
+        int s = stretch_for(p, l);
+        if (s >= 0 && s != computed) {
+            r = compute_again(p, s, e);
+            computed = s;
+        }
+        leave_skip(p, l, *dy);
+        if (r == 0)
+            r = backward_one(p, l, dy, e);
+        if (has_skip(p, l - 1))
+            n->ops->add(elements_of(p, l - 1), skip_of(p, l - 1), *dy);
+    }
+    return r;
 }
 
 void layers_predict(const struct net *n, int64_t rows, float *out)
 {
     const struct layer *last = &n->model->layers[n->model->layer_count - 1];
     if (n->fused)
-        n->ops->activate(last->activation, rows * positions(&last->out), last_size(&last->out),
-                         NULL, out, out);
+        n->ops->activate(last->activation,
+                         rows * (shape_elements(&last->out) / last_size(&last->out)),
+                         last_size(&last->out), NULL, out, out);
 }

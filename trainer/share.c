@@ -18,7 +18,7 @@ static int64_t members_below(int64_t n, int member, int members)
 }
 
 void share_init(struct share *s, const struct dataset *set, const struct fit *fit,
-                const struct mesh *m)
+                const struct mesh *m, int grains)
 {
     int64_t n = set->samples;
     *s = (struct share){
@@ -27,6 +27,7 @@ void share_init(struct share *s, const struct dataset *set, const struct fit *fi
         .data_rank = m->data_rank,
         .data = m->data,
         .ensemble = m->ensemble,
+        .grains = grains,
         .batch = fit->batch_size,
         .steps_per_epoch = n / fit->batch_size + (n % fit->batch_size != 0),
         .own = m->ensemble ? members_below(n, m->data_rank, m->data) : n,
@@ -60,10 +61,11 @@ void share_items(const struct share *s, int64_t step_in_epoch, struct items *ret
     if (s->ensemble) {
         begin = members_below(first, s->data_rank, s->data);
         end = members_below(after, s->data_rank, s->data);
-        *ret = (struct items){s->set, s->ids + begin, end - begin, 0};
+        *ret = (struct items){s->set, s->ids + begin, end - begin, 0, end - begin};
     } else {
-        order_slice(after - first, s->data, s->data_rank, &begin, &end);
-        *ret = (struct items){s->set, s->ids + first + begin, end - begin, begin};
+        int64_t total = after - first;
+        share_slice(total, s->grains, s->data, s->data_rank, &begin, &end);
+        *ret = (struct items){s->set, s->ids + first + begin, end - begin, begin, total};
     }
 }
 
@@ -72,9 +74,28 @@ int64_t share_steps(const struct share *s)
     return s->fit->steps > 0 ? s->fit->steps : s->fit->epochs * s->steps_per_epoch;
 }
 
-int64_t share_most(const struct dataset *set, const struct fit *fit, const struct mesh *m)
+int share_grains(const struct plan *p)
 {
-    int64_t batch = smaller(fit->batch_size, set->samples);
-    int64_t most = (batch + m->data - 1) / m->data;
-    return most > 0 ? most : 1;
+    return p->parallel.reproducible ? (int)p->parallel.grains : 0;
+}
+
+void share_slice(int64_t total, int grains, int ranks, int rank, int64_t *ret_begin,
+                 int64_t *ret_end)
+{
+    int64_t unused;
+    if (grains == 0) {
+        order_slice(total, ranks, rank, ret_begin, ret_end);
+        return;
+    }
+    int each = grains / ranks;
+    order_slice(total, grains, rank * each, ret_begin, &unused);
+    order_slice(total, grains, (rank + 1) * each - 1, &unused, ret_end);
+}
+
+int64_t share_most(const struct dataset *set, const struct fit *fit, const struct mesh *m,
+                   int grains)
+{
+    int64_t begin, end;
+    share_slice(smaller(fit->batch_size, set->samples), grains, m->data, 0, &begin, &end);
+    return end > begin ? end - begin : 1;
 }

@@ -2,7 +2,8 @@
  * rank's place, so every rank knows all it needs without asking.
  *
  * Data parallel: global batch k of an epoch is ids [k B, (k + 1) B) of the epoch's order, the last
- * one smaller; a data rank takes its slice of it, which may be empty.
+ * one smaller; a data rank takes its slice of it, which may be empty. In a reproducible run the
+ * batch is always cut into the same grains, and a rank's slice is those that it has.
  *
  * Ensemble: member s of S owns the samples with id % S == s, and has an order of its own by
  * (seed + s, epoch). After global step k it has seen as many of them as lie among the first
@@ -25,26 +26,36 @@ struct items {
     const int64_t *ids;
     int64_t count;
     int64_t position; /* of ids[0] in the global (for an ensemble: the member's) batch */
+    int64_t total;    /* items of that batch */
 };
 
 struct share {
     const struct dataset *set;
     const struct fit *fit;
     int data_rank, data, ensemble;
+    int grains; /* 0: not cut into grains */
     int64_t batch, steps_per_epoch;
     int64_t *ids; /* the epoch's order; owned */
     int64_t own;  /* how many of them: all samples, or the member's */
 };
 
+/* `grains` of a reproducible run, else 0; divisible by the data ranks. */
 void share_init(struct share *s, const struct dataset *set, const struct fit *fit,
-                const struct mesh *m);
+                const struct mesh *m, int grains);
 void share_done(struct share *s);
 void share_epoch(struct share *s, int64_t epoch);                                  /* from 1 */
 void share_items(const struct share *s, int64_t step_in_epoch, struct items *ret); /* from 0 */
 int64_t share_global_items(const struct share *s, int64_t step_in_epoch);
 int64_t share_steps(const struct share *s); /* of the whole run */
 
+/* The slice [*ret_begin, *ret_end) of `total` items that data rank `rank` of `ranks` takes. */
+void share_slice(int64_t total, int grains, int ranks, int rank, int64_t *ret_begin,
+                 int64_t *ret_end);
+
 /* The most items that any rank takes in one step. */
-int64_t share_most(const struct dataset *set, const struct fit *fit, const struct mesh *m);
+int64_t share_most(const struct dataset *set, const struct fit *fit, const struct mesh *m,
+                   int grains);
+
+int share_grains(const struct plan *p); /* as share_init wants them */
 
 #endif

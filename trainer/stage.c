@@ -1,4 +1,4 @@
-/* stage.c: the micro-batches of one rank. */
+/* stage.c: what a rank's chunks need, before they run (stage_run.c). */
 #include "trainer/stage.h"
 
 #include <stdlib.h>
@@ -6,60 +6,101 @@
 #include "base/mem.h"
 #include "trainer/order.h"
 
-static int is_first(const struct stage *s)
-{
-    return s->mesh->stage == 0;
-}
-
-static int is_last(const struct stage *s)
-{
-    return s->mesh->stage == s->mesh->stages - 1;
-}
-
-static int64_t in_size(const struct stage *s)
-{
-    return shape_elements(&s->net.model->layers[s->net.chunks[0].first].in);
-}
-
 /* ---- sizes ---- */
+
+int stage_microbatches(const struct plan *p)
+{
+    return p->parallel.reproducible ? (int)(p->parallel.grains / p->data) : p->microbatches;
+}
 
 int64_t stage_max_rows(const struct job_spec *job, const struct plan *p, const struct mesh *m,
                        const struct dataset *set)
 {
-    int64_t most = share_most(set, &job->fit, m);
-    return (most + p->microbatches - 1) / p->microbatches;
+    int64_t most = share_most(set, &job->fit, m, share_grains(p)), parts = stage_microbatches(p);
+    return (most + parts - 1) / parts;
 }
 
 size_t stage_message_bytes(const struct model *m, const struct plan *p, int64_t max_rows)
 {
     int64_t widest = 0;
-    for (int s = 1; s < p->pipeline; s++) {
+    for (int s = 1; s < plan_stages(p); s++) {
         int64_t in = shape_elements(&m->layers[p->stage_first[s]].in);
         widest = in > widest ? in : widest;
     }
-    return (size_t)(widest * max_rows) * sizeof(float);
-}
-
-/* Forward passes before the first backward one. */
-static int warmup(const struct stage *s)
-{
-    int after = s->mesh->stages - 1 - s->mesh->stage;
-    if (s->schedule == SCHEDULE_GPIPE)
-        return s->microbatches;
-    return after < s->microbatches ? after : s->microbatches;
-}
-
-static int in_flight(const struct stage *s)
-{
-    int w = warmup(s);
-    return w + 1 < s->microbatches ? w + 1 : s->microbatches;
+    return p->pipeline > 1 ? (size_t)(widest * max_rows) * sizeof(float) : 0;
 }
 
 size_t stage_bytes(const struct stage *s, const struct dataset *set)
 {
-    size_t batch = is_last(s) ? batch_bytes(&s->net, set, s->max_rows) : 0;
-    return (size_t)s->frame_count * frame_bytes(&s->net, s->max_rows) +
-           frame_work_bytes(&s->net, s->max_rows) + batch;
+    size_t sum = frame_work_bytes(s->layouts, s->net.chunk_count) + stage_bars_bytes(s) +
+                 (size_t)s->microbatches * sizeof *s->sums;
+    for (int c = 0; c < s->net.chunk_count; c++)
+        sum += (size_t)s->chunks[c].frame_count * s->layouts[c].frame_bytes;
+    if (s->mesh->stage == s->mesh->stages - 1)
+        sum += batch_bytes(&s->net, set, s->max_rows);
+    return sum;
+}
+
+/* ---- setting up ---- */
+
+/* 1 if all passes of a chunk in one direction stand in a row. */
+static int are_in_a_row(const struct schedule *s, int chunk, int microbatches)
+{
+    int64_t k = 0;
+    while (k < s->count) {
+        int64_t end = k + 1;
+        while (end < s->count && s->passes[end].chunk == s->passes[k].chunk &&
+               s->passes[end].is_backward == s->passes[k].is_backward)
+            end++;
+        if (s->passes[k].chunk == chunk && end - k != microbatches)
+            return 0;
+        k = end;
+    }
+    return 1;
+}
+
+static int check_bars(const struct stage *s, enum pipeline_schedule kind, struct err *e)
+{
+    for (int c = 0; c < s->net.chunk_count; c++) {
+        const struct frame_layout *y = &s->layouts[c];
+        if (y->bar_count > 0 && !are_in_a_row(&s->schedule, c, s->microbatches))
+            return err_set(e, ERR_INVALID,
+                           "Layer \"%s\" needs sums over the whole batch, so all %d micro-batches "
+                           "must reach it before any goes on: that needs the schedule \"gpipe\", "
+                           "not \"%s\", or one micro-batch.",
+                           s->net.model->layers[y->bars[0]].name, s->microbatches,
+                           pipeline_schedule_name(kind));
+    }
+    return 0;
+}
+
+static void lay_out(struct stage *s, const struct plan *p)
+{
+    int count = s->net.chunk_count;
+    struct frame_options o = {
+        .max_rows = s->max_rows,
+        .bfloat16 = s->job->precision.activations == STORAGE_BFLOAT16,
+        .recompute = p->recompute,
+    };
+    s->layouts = mem_zalloc((size_t)count * sizeof *s->layouts);
+    s->chunks = mem_zalloc((size_t)count * sizeof *s->chunks);
+    for (int c = 0; c < count; c++) {
+        frame_layout_init(&s->layouts[c], &s->net, &s->net.chunks[c], &o);
+        s->chunks[c].stage = c * s->mesh->stages + s->mesh->stage;
+    }
+}
+
+static int make_frames(struct stage *s, struct err *e)
+{
+    int r = 0;
+    for (int c = 0; r == 0 && c < s->net.chunk_count; c++) {
+        struct stage_chunk *k = &s->chunks[c];
+        k->frame_count = s->schedule.in_flight[c];
+        k->frames = mem_zalloc((size_t)k->frame_count * sizeof *k->frames);
+        for (int f = 0; r == 0 && f < k->frame_count; f++)
+            r = frame_init(&k->frames[f], &s->layouts[c], e);
+    }
+    return r;
 }
 
 int stage_init(struct stage *s, const struct job_spec *job, const struct plan *p,
@@ -67,19 +108,22 @@ int stage_init(struct stage *s, const struct job_spec *job, const struct plan *p
 {
     s->job = job;
     s->mesh = m;
-    s->microbatches = p->microbatches;
-    s->schedule = p->schedule;
+    s->microbatches = stage_microbatches(p);
+    s->parts = p->parallel.reproducible ? s->microbatches : 1;
     s->max_rows = stage_max_rows(job, p, m, set);
-    s->out_size = shape_elements(&job->model.layers[s->net.chunks[0].last - 1].out);
+    s->out_size = shape_elements(&job->model.layers[s->net.chunks[p->chunks - 1].last - 1].out);
     s->seed = job->fit.seed + (m->ensemble ? (uint64_t)m->data_rank : 0);
-    s->frame_count = in_flight(s);
-    s->frames = mem_zalloc((size_t)s->frame_count * sizeof *s->frames);
-    s->sums = s->net.ops->alloc(sizeof *s->sums);
-    int r = s->sums ? 0 : err_set(e, ERR_UNAVAILABLE, "The device has no memory left.");
-    for (int f = 0; r == 0 && f < s->frame_count; f++)
-        r = frame_init(&s->frames[f], &s->net, s->max_rows, e);
+    schedule_make(&s->schedule, p->schedule, p->pipeline, p->chunks, s->microbatches, m->stage);
+    lay_out(s, p);
+    s->sums = s->net.ops->alloc((size_t)s->microbatches * sizeof *s->sums);
+    int r = s->sums ? check_bars(s, p->schedule, e)
+                    : err_set(e, ERR_UNAVAILABLE, "The device has no memory left.");
     if (r == 0)
-        r = frame_work_init(&s->work, &s->net, s->max_rows, e);
+        r = make_frames(s, e);
+    if (r == 0)
+        r = frame_work_init(&s->work, s->layouts, s->net.chunk_count, e);
+    if (r == 0)
+        r = stage_bars_init(s, e);
     if (r == 0)
         r = batch_init(&s->batch, &s->net, set, s->max_rows, e);
     return r;
@@ -88,10 +132,17 @@ int stage_init(struct stage *s, const struct job_spec *job, const struct plan *p
 void stage_done(struct stage *s)
 {
     batch_done(&s->batch);
-    for (int f = 0; f < s->frame_count; f++)
-        frame_done(&s->frames[f], &s->net);
-    free(s->frames);
+    stage_bars_done(s);
+    for (int c = 0; s->chunks && c < s->net.chunk_count; c++) {
+        for (int f = 0; f < s->chunks[c].frame_count; f++)
+            frame_done(&s->chunks[c].frames[f], &s->net);
+        free(s->chunks[c].frames);
+        frame_layout_done(&s->layouts[c]);
+    }
+    free(s->chunks);
+    free(s->layouts);
     frame_work_done(&s->work, &s->net);
+    schedule_done(&s->schedule);
     if (s->net.ops)
         s->net.ops->release(s->sums);
     net_done(&s->net);
@@ -117,171 +168,20 @@ void stage_loss(const struct stage *s, int from_logits, int64_t rows, const floa
     s->net.ops->loss(&a);
 }
 
-struct loss_sums stage_take_sums(const struct stage *s, struct loss_sums *sums)
+static void add_sums(struct loss_sums *to, const struct loss_sums *x)
 {
-    struct loss_sums host;
-    s->net.ops->download(&host, sums, sizeof host);
-    s->net.ops->zero(sums, sizeof *sums);
-    return host;
+    to->loss += x->loss;
+    to->accuracy += x->accuracy;
+    to->mae += x->mae;
 }
 
-/* ---- one micro-batch ---- */
-
-/* What the passes of a step have in common. */
-struct run {
-    struct stage *s;
-    const struct items *items;
-    struct layer_pass pass;
-    const struct layers_hook *hook;
-};
-
-static size_t bytes_of(int64_t rows, int64_t size)
+struct loss_sums stage_take_sums(const struct stage *s, struct loss_sums *sums, int count)
 {
-    return (size_t)(rows * size) * sizeof(float);
-}
-
-static float *output(const struct stage *s, const struct frame *f)
-{
-    return f->slots[s->net.chunks[0].last - s->net.chunks[0].first - 1].y;
-}
-
-/* Fills the frame with items [begin, end) and runs it; the output goes to the next stage. */
-static int forward_frame(const struct run *r, struct frame *f, int64_t begin, int64_t end,
-                         struct err *e)
-{
-    struct stage *s = r->s;
-    struct comm *line = s->mesh->pipeline;
-    int status = 0;
-    f->rows = end - begin;
-    f->position = r->items->position + begin;
-    if (is_first(s))
-        status = batch_features(&s->batch, r->items, begin, f->rows, f->x, e);
-    else
-        status =
-            line->verbs->recv(line, s->mesh->stage - 1, f->x, bytes_of(f->rows, in_size(s)), e);
-    if (status < 0)
-        return status;
-    comm_progress(s->mesh->world);
-    float *out = layers_forward(&s->net, f, &r->pass);
-    if (is_last(s))
-        return 0;
-    return line->verbs->send(line, s->mesh->stage + 1, out, bytes_of(f->rows, s->out_size), e);
-}
-
-static int forward(const struct run *r, int j, struct err *e)
-{
-    int64_t begin, end;
-    order_slice(r->items->count, r->s->microbatches, j, &begin, &end);
-    if (begin == end)
-        return 0;
-    return forward_frame(r, &r->s->frames[j % r->s->frame_count], begin, end, e);
-}
-
-/* The gradient of the output into the first work buffer: from the loss, or from the next stage. */
-static int start_backward(const struct run *r, const struct frame *f, int64_t begin, struct err *e)
-{
-    struct stage *s = r->s;
-    struct comm *line = s->mesh->pipeline;
-    if (!is_last(s))
-        return line->verbs->recv(line, s->mesh->stage + 1, s->work.buffer[0],
-                                 bytes_of(f->rows, s->out_size), e);
-    int status = batch_targets(&s->batch, r->items, begin, f->rows, e);
-    if (status == 0)
-        stage_loss(s, s->net.fused, f->rows, output(s, f), s->work.buffer[0], s->sums);
-    return status;
-}
-
-static int backward(const struct run *r, int j, struct err *e)
-{
-    struct stage *s = r->s;
-    struct frame *f = &s->frames[j % s->frame_count];
-    int64_t begin, end;
-    order_slice(r->items->count, s->microbatches, j, &begin, &end);
-    if (begin == end)
-        return 0;
-    int status = start_backward(r, f, begin, e);
-    if (status < 0)
-        return status;
-    comm_progress(s->mesh->world);
-    float *dx;
-    int is_final = end == r->items->count; /* slices are in order, empty ones last */
-    status = layers_backward(&s->net, f, &s->work, &r->pass, j, is_final, r->hook, &dx, e);
-    if (status < 0 || is_first(s))
-        return status;
-    struct comm *line = s->mesh->pipeline;
-    return line->verbs->send(line, s->mesh->stage - 1, dx, bytes_of(f->rows, in_size(s)), e);
-}
-
-/* ---- a step ---- */
-
-static int layer_of_nothing(const struct net *n, const struct layers_hook *hook, int layer,
-                            struct err *e)
-{
-    float beta = 0;
-    int count, r = hook->before(hook->context, layer, 0, 1, &beta, e);
-    const struct net_tensor *x = net_tensors_of(n, layer, &count);
-    for (int t = 0; r == 0 && t < count; t++)
-        if (!x[t].is_fixed && beta == 0)
-            n->ops->zero(x[t].gradient, x[t].elements * sizeof(float));
-    return r < 0 ? r : hook->after(hook->context, layer, 0, 1, 1, e);
-}
-
-/* A rank without items adds nothing, but takes part in what its peers do after each layer. */
-static int train_nothing(const struct stage *s, const struct layers_hook *hook, struct err *e)
-{
-    int r = 0;
-    for (int l = s->net.chunks[0].last - 1; r == 0 && l >= s->net.lowest; l--)
-        if (s->net.layers[l].tensor_count > 0)
-            r = layer_of_nothing(&s->net, hook, l, e);
-    return r;
-}
-
-int stage_train(struct stage *s, const struct items *items, int64_t step,
-                const struct layers_hook *hook, struct err *e)
-{
-    struct run r = {
-        .s = s,
-        .items = items,
-        .pass = {.training = 1, .seed = s->seed, .step = step},
-        .hook = hook,
-    };
-    if (items->count == 0)
-        return train_nothing(s, hook, e);
-    int w = warmup(s), status = 0;
-    for (int j = 0; status == 0 && j < s->microbatches + w; j++) {
-        if (j < s->microbatches)
-            status = forward(&r, j, e);
-        if (status == 0 && j >= w)
-            status = backward(&r, j - w, e);
-    }
-    return status;
-}
-
-/* ---- evaluation ---- */
-
-static int finish_outputs(const struct run *r, const struct frame *f, int64_t begin,
-                          const struct stage_visit *visit, struct err *e)
-{
-    struct stage *s = r->s;
-    float *out = output(s, f);
-    int status = batch_targets(&s->batch, r->items, begin, f->rows, e);
-    if (status < 0)
-        return status;
-    stage_loss(s, s->net.fused, f->rows, out, NULL, s->sums);
-    return visit ? visit->outputs(visit->context, out, f->rows, e) : 0;
-}
-
-int stage_evaluate(struct stage *s, const struct items *items, const struct stage_visit *visit,
-                   struct err *e)
-{
-    struct run r = {.s = s, .items = items};
-    struct frame *f = &s->frames[0];
-    int status = 0;
-    for (int64_t at = 0; status == 0 && at < items->count; at += s->max_rows) {
-        int64_t end = at + s->max_rows < items->count ? at + s->max_rows : items->count;
-        status = forward_frame(&r, f, at, end, e);
-        if (status == 0 && is_last(s))
-            status = finish_outputs(&r, f, at, visit, e);
-    }
-    return status;
+    CLEANUP(mem_freep) struct loss_sums *host = mem_alloc((size_t)count * sizeof *host);
+    s->net.ops->download(host, sums, (size_t)count * sizeof *host);
+    s->net.ops->zero(sums, (size_t)count * sizeof *sums);
+    for (int stride = 1; stride < count; stride *= 2)
+        for (int j = 0; j + stride < count; j += 2 * stride)
+            add_sums(&host[j], &host[j + stride]);
+    return host[0];
 }

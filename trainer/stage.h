@@ -1,41 +1,55 @@
-/* stage.h: a rank's slice of the model at work: micro-batches forward and backward, in the order of
- * the pipeline schedule, with activations and gradients passed to the neighbours. A rank without
- * neighbours is a pipeline of one stage.
+/* stage.h: a rank's chunks of the model at work: micro-batches forward and backward, in the order
+ * of the schedule (spec/schedule.h), with activations and gradients passed to the neighbours. A
+ * rank without neighbours is a pipeline of one stage.
  *
- * The micro-batches of a step are the slices (order.h) of the data rank's items; empty ones are
- * skipped by all stages alike. Every stage adds up its gradients in micro-batch order, so the
- * schedules give the same bits.
+ * The micro-batches of a step are the slices (order.h) of the data rank's items, in a reproducible
+ * run the grains that it has. Ones without items take part in all that ranks do together, but send
+ * nothing. Every stage adds up its gradients in micro-batch order, so the schedules give the same
+ * bits.
  *
- *   stage 0 of 2   gpipe  F0 F1 F2 F3 B0 B1 B2 B3     1f1b  F0 F1 B0 F2 B1 F3 B2 B3
- *   stage 1              F0 F1 F2 F3 B0 B1 B2 B3           F0 B0 F1 B1 F2 B2 F3 B3
- *
- * In flight, so in memory: all micro-batches with GPipe, stages - stage with 1F1B. Channels hold
- * two messages; 1F1B needs one for no rank ever to wait in a circle.
+ * A chunk with bars (frame.h) is worked on by all micro-batches in one go: as far as the bar, then
+ * the sums of the whole batch are taken, then on from there. The sums of micro-batches, and then of
+ * ranks, are added in one fixed tree in float64. Schedules must therefore take all forward passes
+ * of such a chunk in a row, and all backward ones: gpipe does, and all do with one micro-batch.
  */
 #ifndef TRAINYARD_TRAINER_STAGE_H
 #define TRAINYARD_TRAINER_STAGE_H
 
+#include "spec/schedule.h"
 #include "trainer/batch.h"
 #include "trainer/layers.h"
 #include "trainer/mesh.h"
 #include "trainer/share.h"
 
+struct stage_chunk {
+    int stage; /* of all stages of the model */
+    struct frame *frames;
+    int frame_count;
+    struct layers_sums *sums; /* [layers of the chunk]; NULL without bars */
+};
+
 struct stage {
     const struct job_spec *job;
     const struct mesh *mesh;
     int microbatches;
-    enum pipeline_schedule schedule;
+    int parts; /* of this rank's validation data, whose sums are taken apart; at most
+                  microbatches */
+    struct schedule schedule;
     struct net net;
-    struct frame *frames;
-    int frame_count;
+    struct frame_layout *layouts; /* [net.chunk_count] */
+    struct stage_chunk *chunks;   /* [net.chunk_count] */
     struct frame_work work;
     struct batch batch;
+    double *leaves;         /* device [microbatches, leaf]: the sums of one bar */
+    int leaf;               /* the most of them that a bar has */
     int64_t max_rows;       /* items of the largest micro-batch */
-    int64_t out_size;       /* elements per item that leave the stage */
+    int64_t out_size;       /* elements per item of what the last chunk gives out */
     uint64_t seed;          /* of dropout */
-    struct loss_sums *sums; /* device; of the last stage */
+    struct loss_sums *sums; /* device [microbatches]; of last stages */
 };
 
+/* Micro-batches of a rank in a step. */
+int stage_microbatches(const struct plan *p);
 /* The largest micro-batch that any rank of the mesh will see. */
 int64_t stage_max_rows(const struct job_spec *job, const struct plan *p, const struct mesh *m,
                        const struct dataset *set);
@@ -59,14 +73,25 @@ struct stage_visit {
     int (*outputs)(void *context, float *out, int64_t rows, struct err *e);
     void *context;
 };
-int stage_evaluate(struct stage *s, const struct items *items, const struct stage_visit *visit,
-                   struct err *e);
+int stage_evaluate(struct stage *s, const struct items *items, const struct layers_hook *hook,
+                   const struct stage_visit *visit, struct err *e);
 
 /* Adds loss and metrics of outputs [rows] against the labels now in the batch to sums (device). */
 void stage_loss(const struct stage *s, int from_logits, int64_t rows, const float *out,
                 float *gradient, struct loss_sums *sums);
 
-/* Reads a device's sums and starts them at zero again. */
-struct loss_sums stage_take_sums(const struct stage *s, struct loss_sums *sums);
+/* Reads a device's sums [count], added up in a tree, and starts them at zero again. */
+struct loss_sums stage_take_sums(const struct stage *s, struct loss_sums *sums, int count);
+
+/* ---- bars (stage_bars.c) ---- */
+
+int stage_bars_init(struct stage *s, struct err *e);
+void stage_bars_done(struct stage *s);
+size_t stage_bars_bytes(const struct stage *s);
+
+/* What micro-batch p->j adds to the sums of the chunk's bar `b`; in backward from `dy`. */
+void stage_bar_leaf(struct stage *s, const struct layers_pass *p, int b, const float *dy);
+/* The sums of all leaves and ranks; `total` items are in the whole batch. */
+int stage_bar_add_up(struct stage *s, int chunk, int b, int backward, int64_t total, struct err *e);
 
 #endif

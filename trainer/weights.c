@@ -115,7 +115,7 @@ const char *weights_artifact(const struct engine *g, int i, char out[WEIGHTS_NAM
 
 #define PIECE (1024 * 1024) /* bytes */
 
-/* One stage's parameters on the host, and how its tensors lie in them. */
+/* The parameters of one place along the pipeline on the host, and how its tensors lie in them. */
 struct part {
     struct net net; /* a layout without arenas */
     float *host;    /* of stage 0's parts, and of this rank's own; of others the last piece */
@@ -144,10 +144,11 @@ static void make_room(const struct engine *g, int stage, struct part *p)
 /* Only stage 0 keeps what it is sent: a model that needs a pipeline fits one rank badly. */
 static int gather_part(struct engine *g, int stage, struct part *p, struct err *e)
 {
-    const int *first = &g->plan->stage_first[stage];
-    struct net_chunk chunk = {first[0], first[1]};
+    int count = g->plan->chunks;
+    CLEANUP(mem_freep) struct net_chunk *chunks = mem_alloc((size_t)count * sizeof *chunks);
+    mesh_chunks(g->plan, stage, chunks);
     struct comm *line = g->mesh.pipeline;
-    int r = net_init(&p->net, g->job, g->stage.net.ops, &chunk, 1, e);
+    int r = net_init(&p->net, g->job, g->stage.net.ops, chunks, count, e);
     if (r < 0)
         return r;
     make_room(g, stage, p);
@@ -180,11 +181,10 @@ static int write_parts(const struct engine *g, const struct part *parts, const c
         count += parts[s].net.tensor_count;
     CLEANUP(mem_freep)
     struct safetensors_item *items = mem_alloc(((size_t)count + 1) * sizeof *items);
-    count = 0;
     for (int s = 0; s < g->mesh.stages; s++)
         for (int t = 0; t < parts[s].net.tensor_count; t++) {
             const struct net_tensor *x = &parts[s].net.tensors[t];
-            items[count++] = (struct safetensors_item){
+            items[x->number] = (struct safetensors_item){
                 .name = x->name, .shape = x->spec->shape, .data = parts[s].host + x->offset};
         }
     char step[32];

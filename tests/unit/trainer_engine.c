@@ -354,12 +354,12 @@ static void members_share_the_samples(void **state)
                     struct mesh mesh = {.data_rank = m, .data = members, .ensemble = 1};
                     struct share s;
                     struct items it;
-                    share_init(&s, &set, &fit, &mesh);
+                    share_init(&s, &set, &fit, &mesh, 0);
                     share_epoch(&s, 1);
                     assert_int_equal(share_steps(&s), (n + batch - 1) / batch);
                     for (int64_t k = 0; k < s.steps_per_epoch; k++) {
                         share_items(&s, k, &it);
-                        assert_in_range(it.count, 0, share_most(&set, &fit, &mesh));
+                        assert_in_range(it.count, 0, share_most(&set, &fit, &mesh, 0));
                         for (int64_t i = 0; i < it.count; i++) {
                             assert_int_equal(it.ids[i] % members, m);
                             assert_int_equal(seen[it.ids[i]]++, 0);

@@ -22,6 +22,7 @@
 struct bench {
     struct job_spec job;
     struct net net;
+    struct frame_layout layout;
     struct frame frame;
     struct frame_work work;
     struct layer_pass pass;
@@ -48,6 +49,11 @@ static void set_targets(struct bench *b)
     }
 }
 
+static float *input_of(struct bench *b)
+{
+    return (float *)b->frame.memory;
+}
+
 static void bench_open(struct bench *b, const char *input, const char *layers, enum loss loss,
                        int first)
 {
@@ -66,8 +72,10 @@ static void bench_open(struct bench *b, const char *input, const char *layers, e
     assert_int_equal(net_init(&b->net, &b->job, &ops_cpu, &chunk, 1, &e), 0);
     b->net.folded = 0; /* no batch loader here */
     assert_int_equal(net_allocate(&b->net, 0, NULL, NULL, &e), 0);
-    assert_int_equal(frame_init(&b->frame, &b->net, ROWS, &e), 0);
-    assert_int_equal(frame_work_init(&b->work, &b->net, ROWS, &e), 0);
+    struct frame_options options = {.max_rows = ROWS};
+    frame_layout_init(&b->layout, &b->net, &chunk, &options);
+    assert_int_equal(frame_init(&b->frame, &b->layout, &e), 0);
+    assert_int_equal(frame_work_init(&b->work, &b->layout, 1, &e), 0);
     b->in = shape_elements(&b->job.model.layers[first].in);
     b->out = shape_elements(&b->job.model.layers[end - 1].out);
     assert_true(b->out <= 64);
@@ -75,7 +83,7 @@ static void bench_open(struct bench *b, const char *input, const char *layers, e
     for (size_t i = 0; i < b->net.elements; i++)
         b->net.parameters[i] = 0.7f * next_float(&s);
     for (int64_t i = 0; i < ROWS * b->in; i++)
-        b->frame.x[i] = 1.5f * next_float(&s);
+        input_of(b)[i] = 1.5f * next_float(&s);
     b->frame.rows = ROWS;
     b->frame.position = 4;
     set_targets(b);
@@ -85,8 +93,28 @@ static void bench_close(struct bench *b)
 {
     frame_work_done(&b->work, &b->net);
     frame_done(&b->frame, &b->net);
+    frame_layout_done(&b->layout);
     net_done(&b->net);
     model_done(&b->job.model);
+}
+
+static struct layers_pass pass_of(struct bench *b, int j)
+{
+    return (struct layers_pass){.layout = &b->layout,
+                                .frame = &b->frame,
+                                .work = &b->work,
+                                .pass = &b->pass,
+                                .j = j,
+                                .is_final = 1};
+}
+
+static float *forward_now(struct bench *b)
+{
+    struct layers_pass p = pass_of(b, 0);
+    struct err e;
+    int packed;
+    assert_int_equal(layers_forward(&p, b->layout.first, b->layout.last, &e), 0);
+    return layers_output(&p, b->layout.last - 1, &packed);
 }
 
 static double loss_now(struct bench *b, float *gradient)
@@ -98,7 +126,7 @@ static double loss_now(struct bench *b, float *gradient)
         .from_logits = b->net.fused,
         .rows = b->frame.rows,
         .cols = b->out,
-        .out = layers_forward(&b->net, &b->frame, &b->pass),
+        .out = forward_now(b),
         .classes = sparse ? b->classes : NULL,
         .targets = b->targets,
         .gradient = gradient,
@@ -110,12 +138,12 @@ static double loss_now(struct bench *b, float *gradient)
 
 static float *backward_now(struct bench *b, int j)
 {
-    float *dx;
+    struct layers_pass p = pass_of(b, j);
     struct err e;
-    loss_now(b, b->work.buffer[0]);
-    assert_int_equal(layers_backward(&b->net, &b->frame, &b->work, &b->pass, j, 1, NULL, &dx, &e),
-                     0);
-    return dx;
+    float *dy = b->work.gradient[0];
+    loss_now(b, dy);
+    assert_int_equal(layers_backward(&p, b->layout.first, b->layout.last, &dy, &e), 0);
+    return dy;
 }
 
 #define H 4e-3f
@@ -163,7 +191,7 @@ static void check_input(struct bench *b, const char *what)
     assert_non_null(dx);
     memcpy(g, dx, (size_t)(ROWS * b->in) * sizeof *g);
     for (int64_t i = 0; i < ROWS * b->in; i++)
-        check_one(b, b->frame.x + i, (double)g[i], what);
+        check_one(b, input_of(b) + i, (double)g[i], what);
 }
 
 static void check_model(const char *input, const char *layers, enum loss loss, int first)
@@ -295,11 +323,13 @@ static void dropout_rests_outside_training(void **state)
                "{\"type\": \"dropout\", \"rate\": 0.5}, {\"type\": \"dense\", \"units\": 2}",
                LOSS_MEAN_SQUARED_ERROR, 0);
     b.pass.training = 0;
-    layers_forward(&b.net, &b.frame, &b.pass);
-    assert_memory_equal(b.frame.slots[2].y, b.frame.x, ROWS * 3 * sizeof(float));
+    struct layers_pass p = pass_of(&b, 0);
+    int packed;
+    forward_now(&b);
+    assert_memory_equal(layers_output(&p, 2, &packed), input_of(&b), ROWS * 3 * sizeof(float));
     b.pass.training = 1;
-    layers_forward(&b.net, &b.frame, &b.pass);
-    assert_memory_not_equal(b.frame.slots[2].y, b.frame.x, ROWS * 3 * sizeof(float));
+    forward_now(&b);
+    assert_memory_not_equal(layers_output(&p, 2, &packed), input_of(&b), ROWS * 3 * sizeof(float));
     bench_close(&b);
 }
 
