@@ -100,7 +100,7 @@ static void find_bars(struct frame_layout *y)
     const struct model *m = y->net->model;
     y->bars = mem_alloc((size_t)(y->last - y->first + 1) * sizeof *y->bars);
     for (int l = y->first; l < y->last; l++)
-        if (layer_kinds[m->layers[l].type]->sums && !m->layers[l].frozen) {
+        if (layer_wants_sums(&m->layers[l])) {
             y->bars[y->bar_count++] = l;
             keep(y, l - 1);
         }
