@@ -39,7 +39,7 @@ static void groups_make(const struct model *m, struct groups *g)
     char *joined = find_joints(m);
     int works = 0; /* whether the group has a layer with work already */
     *g = (struct groups){.count = 1,
-                         .first = mem_zalloc(n * sizeof(int)),
+                         .first = mem_zalloc((n + 1) * sizeof(int)),
                          .total = mem_zalloc((n + 1) * sizeof(double))};
     for (int i = 0; i < m->layer_count; i++) {
         const struct layer *l = &m->layers[i];
