@@ -1,293 +1,183 @@
-/* memory.c: the memory that a plan needs, and what is computed again to need less. */
+/* memory.c: the memory that a plan needs. */
+#include "spec/memory.h"
+
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
-#include "spec/job_decode.h"
-#include "spec/plan.h"
-#include "spec/schedule.h"
 
-#define FLOAT 4.0 /* bytes */
+#define ALIGN 16 /* elements: a cache line */
 
-/* What is counted for one rank of a pipeline. */
-struct rank {
-    const struct job_spec *job;
-    const struct plan *plan;
-    int number;   /* along the pipeline */
-    double items; /* of the largest micro-batch */
-};
+/* The transport's shared memory (trainer/comm_shm_map.h): a region a rank with channels to the
+ * neighbours, a stage for each family of groups, and what is asked for; before them a block a rank
+ * and the words that groups meet at. */
+#define PAGE        4096.0
+#define CHANNELS    4
+#define SLOTS       2
+#define FAMILIES    6
+#define STAGE       (256.0 * 1024)
+#define CHANNEL     192.0
+#define RANK_BLOCK  3456.0
+#define GROUP_WORDS 128.0
 
-/* ---- arenas ---- */
+/* ---- layers ---- */
 
-static int optimizer_states(const struct optimizer *o)
+static double round_up(double n, double to)
 {
-    if (o->kind == OPTIMIZER_SGD)
-        return o->momentum > 0;
-    return 2;
+    return ceil(n / to) * to;
 }
 
-static double bytes_of(enum storage_type t)
+static void count_tensors(const struct layer *l, struct layer_facts *f)
 {
-    return t == STORAGE_BFLOAT16 ? 2 : 4;
+    for (int t = 0; t < l->tensor_count; t++) {
+        double n = round_up((double)shape_elements(&l->tensors[t].shape), ALIGN);
+        *(l->tensors[t].is_fixed || l->frozen ? &f->fixed : &f->trained) += n;
+    }
 }
 
-/* Gradients that exist at a time: the one that is computed, and in a reproducible run those that
- * wait in the tree for their neighbours. */
-static double gradient_arenas(const struct plan *p)
+static int is_fused(const struct job_spec *job, const struct layer *l)
 {
-    if (!p->parallel.reproducible || p->microbatches == 1)
-        return 1;
-    return 2 + floor(log2(p->microbatches));
+    switch (job->loss) {
+    case LOSS_SPARSE_CATEGORICAL_CROSSENTROPY:
+    case LOSS_CATEGORICAL_CROSSENTROPY: return l->activation == ACTIVATION_SOFTMAX;
+    case LOSS_BINARY_CROSSENTROPY: return l->activation == ACTIVATION_SIGMOID;
+    case LOSS_MEAN_SQUARED_ERROR:
+    case LOSS__MAX: break;
+    }
+    return 0;
 }
 
-/* Beside parameters, gradients and optimizer state, in floats a trained parameter. */
-static double extra_arenas(const struct plan *p)
+static int gives_on(const struct job_spec *job, int i)
 {
-    const struct parallel *q = &p->parallel;
-    double n = 0;
-    if (q->sync == SYNC_DELAYED)
-        n += 1; /* the gradient that is on its way */
-    if (q->sync == SYNC_LOCAL_SGD)
-        n += q->outer_momentum > 0 ? 2 : 1; /* the weights at the last mean */
-    if (q->codec == CODEC_INT8 || q->codec == CODEC_TOP_K)
-        n += 1; /* what was lost */
-    return n;
+    const struct layer *l = &job->model.layers[i];
+    if (l->type != LAYER_ACTIVATION)
+        return l->type == LAYER_FLATTEN || l->type == LAYER_RESHAPE;
+    return l->activation == ACTIVATION_LINEAR ||
+           (i == job->model.layer_count - 1 && is_fused(job, l));
 }
 
-static double arenas(const struct rank *r, double parameters)
+/* What goes into an activation whose derivative needs it; mean and deviation of what is
+ * normalised. */
+static void set_kept(const struct layer *l, struct layer_facts *f)
 {
-    const struct plan *p = r->plan;
-    const struct precision *q = &r->job->precision;
-    double share = 1.0 / p->data;
-    double weights = FLOAT * (p->zero >= 3 ? share : 1);
-    double gradients = FLOAT * gradient_arenas(p) * (p->zero >= 2 ? share : 1);
-    double state =
-        bytes_of(q->moments) * optimizer_states(&r->job->optimizer) * (p->zero >= 1 ? share : 1);
-    if (q->weights == STORAGE_BFLOAT16)
-        weights += 2;
-    return parameters / p->tensor * (weights + gradients + state + FLOAT * extra_arenas(p));
+    double channels = (double)l->out.size[l->out.dims - 1];
+    switch (l->type) {
+    case LAYER_DENSE:
+    case LAYER_CONV2D:
+        f->kept_item = (double)l->activation_bytes / 4 - f->out;
+        f->keeps_output = 1;
+        break;
+    case LAYER_LAYER_NORMALIZATION: f->kept_item = 2 * f->out / channels; break;
+    case LAYER_BATCH_NORMALIZATION:
+        f->kept_batch = 2 * channels;
+        f->sums = l->frozen ? 0 : 2 * (int)channels;
+        break;
+    default: break;
+    }
 }
 
-/* ---- activations ---- */
-
-static double again(const struct plan *p, int layer)
+static void set_facts(const struct job_spec *job, struct layer_facts *all)
 {
-    return p->recompute && p->recompute[layer];
-}
-
-/* What a chunk keeps of an item in each frame, and what all its frames share. */
-struct kept {
-    double frame, scratch, widest;
-};
-
-static struct kept chunk_kept(const struct rank *r, int stage)
-{
-    const struct plan *p = r->plan;
-    const struct model *m = &r->job->model;
-    int first = p->stage_first[stage], end = p->stage_first[stage + 1];
-    double scale = bytes_of(r->job->precision.activations) / FLOAT, stretch = 0;
-    struct kept k = {0};
-    for (int i = first; i < end; i++) {
+    const struct model *m = &job->model;
+    int last = m->layer_count - 1, prepared = 1;
+    for (int i = 0; i <= last; i++) {
         const struct layer *l = &m->layers[i];
-        double bytes = scale * (double)l->activation_bytes;
-        double out = FLOAT * (double)shape_elements(&l->out);
-        stretch = again(p, i) ? stretch + bytes : 0;
-        k.frame += again(p, i) ? 0 : bytes;
-        k.scratch = fmax(k.scratch, stretch);
-        k.widest = fmax(k.widest, fmax(out, FLOAT * (double)shape_elements(&l->in)));
+        struct layer_facts *f = &all[i];
+        prepared = prepared && (l->type == LAYER_RESCALING || l->type == LAYER_FLATTEN ||
+                                l->type == LAYER_RESHAPE);
+        f->in = (double)shape_elements(&l->in);
+        f->out = (double)shape_elements(&l->out);
+        f->prepared = prepared;
+        f->passes = gives_on(job, i);
+        f->source = !f->passes ? i : i > 0 ? all[i - 1].source : -1;
+        count_tensors(l, f);
+        set_kept(l, f);
     }
-    if (first < end)
-        k.frame += FLOAT * (double)shape_elements(&m->layers[first].in); /* the stage's input */
-    return k;
+    if (last >= 0 && all[last].source >= 0)
+        all[all[last].source].is_output = 1;
+    if (last > 0 && m->layers[last].type == LAYER_ACTIVATION && all[last - 1].source >= 0)
+        all[all[last - 1].source].is_output = 1;
 }
 
-static int in_flight(const struct rank *r, const struct schedule *s, int chunk)
+/* ---- a plan ---- */
+
+/* Items of the largest micro-batch of a rank. An ensemble's members each train on their share of a
+ * global batch. */
+static double rows_at_once(const struct job_spec *job, const struct plan *p)
 {
-    const struct plan *p = r->plan;
-    int m = p->microbatches > 0 ? p->microbatches : 1, after = p->pipeline - r->number;
-    if (s)
-        return s->in_flight[chunk];
-    if (p->schedule == SCHEDULE_GPIPE)
-        return m;
-    return m < after ? m : after;
+    double rows = ceil((double)job->fit.batch_size / p->data);
+    if (p->parallel.reproducible)
+        return ceil((double)job->fit.batch_size / (double)p->parallel.grains);
+    return ceil(rows / p->microbatches);
 }
 
-static double activations(const struct rank *r)
+/* The longest message between stages. */
+static double message_bytes(const struct memory_view *v)
 {
-    const struct plan *p = r->plan;
-    struct schedule schedule = {0};
-    double frames = 0, scratch = 0, widest = 0;
-    if (p->chunks > 1)
-        schedule_make(&schedule, p->schedule, p->pipeline, p->chunks, p->microbatches, r->number);
-    for (int c = 0; c < p->chunks; c++) {
-        struct kept k = chunk_kept(r, c * p->pipeline + r->number);
-        frames += k.frame * in_flight(r, p->chunks > 1 ? &schedule : NULL, c);
-        scratch = fmax(scratch, k.scratch);
-        widest = fmax(widest, k.widest);
+    const struct plan *p = v->plan;
+    double widest = 0;
+    for (int s = 1; s < plan_stages(p) && p->pipeline > 1; s++)
+        widest = fmax(widest, v->facts[p->stage_first[s]].in);
+    return 4 * widest * v->rows;
+}
+
+static void add_transport(struct memory_view *v)
+{
+    const struct plan *p = v->plan;
+    const struct model *m = &v->job->model;
+    double ranks = p->ranks, merged = 0;
+    for (int place = 0; place < p->pipeline; place++) {
+        double own = 0, shared = 0;
+        memory_add_values(v, place, &own, &shared);
+        v->shared = fmax(v->shared, shared);
     }
-    schedule_done(&schedule);
-    /* two gradients of activations: the one that comes in and the one that is made of it */
-    return r->items * (frames + scratch + 2 * widest);
+    if (p->kind == STRATEGY_SEGMENT_ENSEMBLE) /* outputs that are averaged */
+        merged = 4 * v->rows * (double)shape_elements(&m->layers[m->layer_count - 1].out);
+    v->shared = round_up(v->shared + merged + PAGE, PAGE);
+    double before = RANK_BLOCK * ranks + GROUP_WORDS * (1 + (FAMILIES - 1) * ranks);
+    v->transport = round_up(before + 128, PAGE) / ranks + FAMILIES * STAGE +
+                   round_up(CHANNELS * (CHANNEL + SLOTS * round_up(message_bytes(v), 64)), PAGE);
 }
 
-/* ---- a rank ---- */
-
-/* Items of the largest micro-batch of a rank. An ensemble's members each train on whole batches of
- * their own shard. */
-static double items_at_once(const struct job_spec *job, const struct plan *p)
+void memory_open(struct memory_view *v, const struct job_spec *job, const struct plan *p)
 {
-    int data = p->kind == STRATEGY_SEGMENT_ENSEMBLE || p->data < 1 ? 1 : p->data;
-    int m = p->microbatches > 0 ? p->microbatches : 1;
-    return ceil(ceil((double)job->fit.batch_size / data) / m);
+    *v = (struct memory_view){.job = job, .plan = p, .rows = rows_at_once(job, p)};
+    v->facts = mem_zalloc(((size_t)job->model.layer_count + 1) * sizeof *v->facts);
+    set_facts(job, v->facts);
+    add_transport(v);
 }
 
-static double rank_memory(const struct rank *r)
+void memory_done(struct memory_view *v)
 {
-    const struct plan *p = r->plan;
-    double parameters = 0;
-    for (int s = r->number; s < plan_stages(p); s += p->pipeline)
-        for (int l = p->stage_first[s]; l < p->stage_first[s + 1]; l++)
-            parameters += (double)r->job->model.layers[l].parameters;
-    return arenas(r, parameters) + activations(r);
+    free(v->facts);
+    *v = (struct memory_view){0};
+}
+
+void memory_rank(const struct memory_view *v, int place, struct plan_bytes *ret)
+{
+    double shared = 0;
+    *ret = (struct plan_bytes){.shared = v->shared, .transport = v->transport};
+    memory_add_values(v, place, &ret->values, &shared);
+    memory_add_frames(v, place, ret);
+}
+
+double memory_total(const struct plan_bytes *b)
+{
+    return b->values + b->shared + b->frames + b->work + b->transport;
 }
 
 int64_t plan_memory(const struct job_spec *job, const struct plan *p)
 {
-    struct rank r = {.job = job, .plan = p, .items = items_at_once(job, p)};
+    struct memory_view v;
     double most = 0;
-    for (; r.number < p->pipeline; r.number++)
-        most = fmax(most, rank_memory(&r));
+    if (job->model.layer_count == 0) /* a command */
+        return 0;
+    memory_open(&v, job, p);
+    for (int place = 0; place < p->pipeline; place++) {
+        struct plan_bytes b;
+        memory_rank(&v, place, &b);
+        most = fmax(most, memory_total(&b));
+    }
+    memory_done(&v);
     return most < 9e18 ? (int64_t)most : INT64_MAX;
-}
-
-/* ---- recompute ---- */
-
-/* A layer of a rank, and what the end of a stretch of layers that follow one another and are all
- * to be computed again knows of it. */
-struct worth {
-    int layer, stage;
-    double bytes_a_flop;
-};
-
-struct search {
-    const struct rank *rank;
-    struct worth *list; /* those first whose output saves most bytes for the work that it costs */
-    int count;
-    int *other;    /* [layers]: the other end of the stretch */
-    double *bytes; /* [layers]: bytes of an item in the stretch */
-};
-
-static int by_worth(const void *a, const void *b)
-{
-    const struct worth *x = a, *y = b;
-    if (x->bytes_a_flop != y->bytes_a_flop)
-        return x->bytes_a_flop < y->bytes_a_flop ? 1 : -1;
-    return (x->layer > y->layer) - (x->layer < y->layer);
-}
-
-static void list_worth(struct search *f)
-{
-    const struct plan *p = f->rank->plan;
-    f->count = 0;
-    for (int s = f->rank->number; s < plan_stages(p); s += p->pipeline)
-        for (int l = p->stage_first[s]; l < p->stage_first[s + 1]; l++) {
-            const struct layer *y = &f->rank->job->model.layers[l];
-            double bytes = (double)y->activation_bytes;
-            if (bytes > 0)
-                f->list[f->count++] = (struct worth){l, s, bytes / (y->forward_flops + 1)};
-        }
-    qsort(f->list, (size_t)f->count, sizeof *f->list, by_worth);
-}
-
-/* Marks a layer, unless its stretch would be longer than `longest` bytes an item. */
-static void mark(struct search *f, const struct worth *w, double longest)
-{
-    const struct plan *p = f->rank->plan;
-    int first = w->layer, last = w->layer;
-    double bytes = (double)f->rank->job->model.layers[w->layer].activation_bytes;
-    if (first > p->stage_first[w->stage] && p->recompute[first - 1]) {
-        bytes += f->bytes[first - 1];
-        first = f->other[first - 1];
-    }
-    if (last + 1 < p->stage_first[w->stage + 1] && p->recompute[last + 1]) {
-        bytes += f->bytes[last + 1];
-        last = f->other[last + 1];
-    }
-    if (bytes > longest)
-        return;
-    p->recompute[w->layer] = 1;
-    f->bytes[first] = f->bytes[last] = bytes;
-    f->other[first] = last;
-    f->other[last] = first;
-}
-
-/* The rank's memory with the first `n` of the list marked, as far as `longest` allows. */
-static double marked(struct search *f, int n, double longest)
-{
-    for (int i = 0; i < f->count; i++)
-        f->rank->plan->recompute[f->list[i].layer] = 0;
-    for (int i = 0; i < n; i++)
-        mark(f, &f->list[i], longest);
-    return rank_memory(f->rank);
-}
-
-/* The shortest beginning of the list that makes it fit, or all of it. */
-static int enough(struct search *f, double longest, double limit)
-{
-    int low = 0, high = f->count;
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        if (marked(f, middle, longest) <= limit)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return high;
-}
-
-/* Long stretches cost shared memory while they are computed again, short ones leave more outputs
- * kept: the longest that fits is taken, or the length with which the rank needs least. */
-static void fit_rank(struct search *f, double limit)
-{
-    double whole = 0, best = rank_memory(f->rank), best_length = 0;
-    if (best <= limit)
-        return;
-    list_worth(f);
-    for (int i = 0; i < f->count; i++)
-        whole += (double)f->rank->job->model.layers[f->list[i].layer].activation_bytes;
-    for (double length = whole; length >= 1; length /= 2) {
-        double least = marked(f, f->count, length);
-        if (least <= limit) {
-            marked(f, enough(f, length, limit), length);
-            return;
-        }
-        best_length = least < best ? length : best_length;
-        best = fmin(best, least);
-    }
-    marked(f, f->count, best_length);
-}
-
-void plan_recompute(const struct job_spec *job, struct plan *p, int64_t limit)
-{
-    size_t layers = (size_t)job->model.layer_count + 1;
-    struct rank r = {.job = job, .plan = p, .items = items_at_once(job, p)};
-    struct search f = {.rank = &r,
-                       .list = mem_alloc(layers * sizeof *f.list),
-                       .other = mem_zalloc(layers * sizeof *f.other),
-                       .bytes = mem_zalloc(layers * sizeof *f.bytes)};
-    free(p->recompute);
-    p->recompute = mem_zalloc(layers);
-    for (; r.number < p->pipeline; r.number++)
-        fit_rank(&f, (double)limit);
-    free(f.list);
-    free(f.other);
-    free(f.bytes);
-    p->recompute_count = 0;
-    for (size_t l = 0; l < layers; l++)
-        p->recompute_count += p->recompute[l];
-    if (p->recompute_count == 0) {
-        free(p->recompute);
-        p->recompute = NULL;
-    }
 }

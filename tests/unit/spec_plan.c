@@ -12,7 +12,9 @@
 #include "base/mem.h"
 #include "spec/job.h"
 #include "spec/launch.h"
+#include "spec/memory.h"
 #include "spec/plan.h"
+#include "spec/schedule.h"
 
 #define MOST_STAGES 6
 
@@ -173,41 +175,124 @@ static void test_long_model(void **state)
     free(first);
 }
 
-static int64_t memory(const struct job_spec *s, enum strategy_kind kind, int data, int stages,
-                      int microbatches, enum pipeline_schedule schedule)
+static struct plan_bytes memory(const struct job_spec *s, const struct plan *wanted, int place)
 {
     int first[MOST_STAGES + 1];
-    assert_int_equal(plan_cut(s, stages, first, NULL), 0);
-    struct plan p = {.kind = kind,
-                     .ranks = data * stages,
-                     .data = data,
-                     .pipeline = stages,
-                     .tensor = 1,
-                     .chunks = 1,
-                     .microbatches = microbatches,
-                     .schedule = schedule,
-                     .stage_first = first};
-    return plan_memory(s, &p);
+    struct plan p = *wanted;
+    struct memory_view v;
+    struct plan_bytes b;
+    p.tensor = 1;
+    p.chunks = p.chunks ? p.chunks : 1;
+    p.ranks = p.data * p.pipeline;
+    p.stage_first = first;
+    assert_int_equal(plan_cut(s, plan_stages(&p), first, NULL), 0);
+    memory_open(&v, s, &p);
+    memory_rank(&v, place, &b);
+    memory_done(&v);
+    assert_true((double)plan_memory(s, &p) >= memory_total(&b));
+    return b;
 }
 
+#define ONE .data = 1, .pipeline = 1, .microbatches = 1
+
+/* Of three dense layers 16-32-32-32 of a batch of 64, by hand. */
 static void test_memory(void **state)
 {
     (void)state;
     struct job_spec *s = job("ddd", (int[]){32, 32, 32});
     int64_t parameters = model_parameters(&s->model);
-    int64_t one = memory(s, STRATEGY_NONE, 1, 1, 1, SCHEDULE_GPIPE);
-    /* weights, gradients and Adam's two moments; outputs, the input; two gradients of outputs */
-    assert_int_equal(one, parameters * 16 + 64 * (3 * 128 + 64 + 2 * 128));
-    assert_true(memory(s, STRATEGY_MIRRORED, 4, 1, 1, SCHEDULE_GPIPE) < one);
-    assert_true(memory(s, STRATEGY_MIRRORED, 4, 1, 1, SCHEDULE_GPIPE) > parameters * 16);
-    assert_int_equal(memory(s, STRATEGY_SEGMENT_ENSEMBLE, 4, 1, 1, SCHEDULE_GPIPE), one);
-    int64_t gpipe = memory(s, STRATEGY_PIPELINE, 1, 3, 8, SCHEDULE_GPIPE);
-    int64_t f1b = memory(s, STRATEGY_PIPELINE, 1, 3, 8, SCHEDULE_1F1B);
-    assert_true(f1b < gpipe && gpipe < one);
+    struct plan one = {ONE};
+    struct plan_bytes b = memory(s, &one, 0);
+    assert_true(b.values == 16.0 * (double)parameters); /* gradients and Adam's two moments, too */
+    assert_true(b.frames == 64 * (4 * 16 + 3 * 4 * 32));
+    assert_true(b.work ==
+                64 * 4 * (2 * 32 + 32) + 24); /* two gradients, labels; sums of the loss */
+    double most = memory_total(&b);
+    assert_int_equal(plan_memory(s, &(struct plan){ONE, .ranks = 1, .tensor = 1, .chunks = 1,
+                                                   .stage_first = (int[]){0, 3}}),
+                     (int64_t)most);
     s->optimizer.kind = OPTIMIZER_SGD;
-    assert_int_equal(memory(s, STRATEGY_NONE, 1, 1, 1, SCHEDULE_GPIPE), one - parameters * 8);
+    assert_true(memory(s, &one, 0).values == 8.0 * (double)parameters);
     s->optimizer.momentum = 0.9;
-    assert_int_equal(memory(s, STRATEGY_NONE, 1, 1, 1, SCHEDULE_GPIPE), one - parameters * 4);
+    assert_true(memory(s, &one, 0).values == 12.0 * (double)parameters);
+    s->precision.moments = STORAGE_BFLOAT16;
+    assert_true(memory(s, &one, 0).values == 10.0 * (double)parameters);
+    job_spec_free(s);
+}
+
+static void test_memory_of_data_ranks(void **state)
+{
+    (void)state;
+    struct job_spec *s = job("dddd", (int[]){1024, 1024, 1024, 64});
+    double parameters = (double)model_parameters(&s->model), slot = 4.0 * (1024 * 1024 + 1024);
+    struct plan p = {.kind = STRATEGY_MIRRORED, .data = 4, .pipeline = 1, .microbatches = 1};
+    struct plan_bytes b = memory(s, &p, 0);
+    assert_true(b.values == 12 * parameters && b.shared >= 4 * parameters);
+    assert_true(b.frames == 16 * 4 * (16 + 3 * 1024 + 64));
+    p.zero = 1;
+    b = memory(s, &p, 0);
+    assert_true(b.values == 2 * parameters && b.shared >= 8 * parameters);
+    p.zero = 2;
+    b = memory(s, &p, 0);
+    assert_true(b.values == 3 * parameters && b.shared >= 4 * parameters + slot);
+    assert_true(b.shared < 4 * parameters + 2 * slot);
+    p.zero = 3;
+    b = memory(s, &p, 0);
+    assert_true(b.values == 4 * parameters && b.shared >= 2 * slot && b.shared < 3 * slot);
+    p.zero = 0;
+    p.parallel.reproducible = 1;
+    p.parallel.grains = 16;
+    p.microbatches = 4; /* sums of two and of four grains wait */
+    b = memory(s, &p, 0);
+    assert_true(b.values == (12 + 2 * 4) * parameters && b.shared < 9 * parameters);
+    job_spec_free(s);
+}
+
+static void test_memory_of_a_pipeline(void **state)
+{
+    (void)state;
+    struct job_spec *s = job("dddd", (int[]){32, 32, 32, 32});
+    double stage = 8 * 4 * (32 + 32); /* in and out of eight items */
+    struct plan p = {.data = 1, .pipeline = 2, .microbatches = 8, .schedule = SCHEDULE_GPIPE};
+    assert_true(memory(s, &p, 1).frames == 8 * (stage + 8 * 4 * 32));
+    p.schedule = SCHEDULE_1F1B;
+    assert_true(memory(s, &p, 1).frames == 1 * (stage + 8 * 4 * 32));
+    assert_true(memory(s, &p, 0).frames == 2 * 8 * 4 * (16 + 32 + 32));
+    p.schedule = SCHEDULE_INTERLEAVED;
+    p.chunks = 2;
+    struct schedule order;
+    schedule_make(&order, p.schedule, 2, 2, 8, 1);
+    assert_true(memory(s, &p, 1).frames == (order.in_flight[0] + order.in_flight[1]) * stage);
+    schedule_done(&order);
+    job_spec_free(s);
+}
+
+/* ---- recompute ---- */
+
+/* Enough is computed again, and no more than that: without any one of those layers it would not
+ * fit. */
+static void test_recompute(void **state)
+{
+    (void)state;
+    struct job_spec *s = job("dadadadadad", (int[]){256, 200, 256, 100, 256, 256});
+    struct plan p = {ONE, .tensor = 1, .chunks = 1, .ranks = 1, .stage_first = (int[]){0, 11}};
+    s->fit.batch_size = 512;
+    p.microbatches = 4;
+    p.schedule = SCHEDULE_GPIPE;
+    int64_t whole = plan_memory(s, &p), least;
+    plan_recompute(s, &p, whole);
+    assert_null(p.recompute);
+    plan_recompute(s, &p, 0);
+    least = plan_memory(s, &p);
+    assert_true(least < whole && p.recompute_count > 0);
+    for (int64_t limit = least; limit < whole; limit += (whole - least) / 7) {
+        plan_recompute(s, &p, limit);
+        assert_true(plan_memory(s, &p) <= limit);
+        assert_true(p.recompute_count > 0);
+    }
+    plan_recompute(s, &p, whole - 1);
+    assert_int_equal(p.recompute_count, 1);
+    free(p.recompute);
     job_spec_free(s);
 }
 
@@ -514,12 +599,21 @@ static void test_launch_wrong(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cut_is_best),     cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_plan_of_earlier), cmocka_unit_test(test_plan_of_chunks),
-        cmocka_unit_test(test_too_many_stages), cmocka_unit_test(test_long_model),
-        cmocka_unit_test(test_memory),          cmocka_unit_test(test_plan_json),
-        cmocka_unit_test(test_plan_wrong),      cmocka_unit_test(test_plan_of_command),
-        cmocka_unit_test(test_launch),          cmocka_unit_test(test_launch_wrong),
+        cmocka_unit_test(test_cut_is_best),
+        cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_plan_of_earlier),
+        cmocka_unit_test(test_plan_of_chunks),
+        cmocka_unit_test(test_too_many_stages),
+        cmocka_unit_test(test_long_model),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory_of_data_ranks),
+        cmocka_unit_test(test_memory_of_a_pipeline),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_plan_json),
+        cmocka_unit_test(test_plan_wrong),
+        cmocka_unit_test(test_plan_of_command),
+        cmocka_unit_test(test_launch),
+        cmocka_unit_test(test_launch_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,119 @@
+/* memory_values.c: parameters, gradients, optimizer state and what replicas keep besides, as
+ * trainer/replicas.c lays them out. */
+#include <math.h>
+
+#include "spec/memory.h"
+
+#define BUCKET_BYTES (4.0 * 1024 * 1024) /* trainer/replicas.h */
+
+/* A rank's trained elements. */
+struct values {
+    const struct memory_view *view;
+    double trained, fixed;
+    double own;          /* of each bucket the largest part of a data rank */
+    double widest;       /* bucket */
+    double widest_layer; /* trained elements */
+};
+
+static double padded(double bytes)
+{
+    return ceil(bytes / 64) * 64;
+}
+
+static int has_group(const struct plan *p)
+{
+    return p->data > 1 && p->kind != STRATEGY_SEGMENT_ENSEMBLE;
+}
+
+static void end_bucket(struct values *x, double elements)
+{
+    /* parts differ by a cache line at most */
+    x->own += fmin(elements, ceil(elements / x->view->plan->data / 16) * 16);
+    x->widest = fmax(x->widest, elements);
+}
+
+/* Down from the last layer of the last chunk. With zero 2 and 3 a bucket lies within one chunk, and
+ * on one side of a layer that waits for all micro-batches. */
+static void cut_buckets(struct values *x, int place)
+{
+    const struct plan *p = x->view->plan;
+    double bucket = 0;
+    int must_cut = 0;
+    for (int s = plan_stages(p) - p->pipeline + place; s >= 0; s -= p->pipeline) {
+        for (int l = p->stage_first[s + 1] - 1; l >= p->stage_first[s]; l--) {
+            const struct layer_facts *f = &x->view->facts[l];
+            must_cut = must_cut || (p->zero >= 2 && f->sums > 0);
+            x->fixed += f->fixed;
+            x->trained += f->trained;
+            x->widest_layer = fmax(x->widest_layer, f->trained);
+            if (f->trained <= 0)
+                continue;
+            if (bucket > 0 && (bucket * 4 >= BUCKET_BYTES || must_cut)) {
+                end_bucket(x, bucket);
+                bucket = 0;
+            }
+            bucket += f->trained;
+            must_cut = p->zero >= 2 && f->sums > 0;
+        }
+        must_cut = must_cut || p->zero >= 2;
+    }
+    if (bucket > 0)
+        end_bucket(x, bucket);
+}
+
+static int optimizer_states(const struct optimizer *o)
+{
+    if (o->kind == OPTIMIZER_SGD)
+        return o->momentum > 0;
+    return 2;
+}
+
+static double width(enum storage_type t)
+{
+    return t == STORAGE_BFLOAT16 ? 2 : 4;
+}
+
+/* Of all, or of the own parts. */
+static double store(const struct values *x, double bytes, int divided)
+{
+    return padded(bytes * (divided ? x->own : x->trained));
+}
+
+static void add_parameters(const struct values *x, int zero, double *own, double *shared)
+{
+    enum storage_type type = x->view->job->precision.weights;
+    int rounded = type == STORAGE_BFLOAT16, divided = zero == 3 || (zero > 0 && rounded);
+    int slots = zero < 3 ? 0 : x->view->plan->parallel.overlap ? 2 : 1;
+    *(zero > 0 && !divided ? shared : own) += store(x, 4, divided);
+    *own += padded(4 * x->fixed);
+    if (rounded && (zero == 1 || zero == 2))
+        *shared += store(x, 2, 0);
+    if (rounded)
+        *own += padded(4 * x->widest_layer);
+    *shared += slots * padded(x->widest * width(type));
+}
+
+static void add_gradients(const struct values *x, int zero, double *own, double *shared)
+{
+    const struct plan *p = x->view->plan;
+    int grains = p->parallel.reproducible && p->microbatches > 1 ? p->microbatches : 0;
+    int divided = zero >= 2 && !grains;
+    int slots = !divided ? 0 : p->parallel.overlap ? 2 : 1;
+    *(has_group(p) && !divided ? shared : own) += store(x, 4, divided);
+    *shared += slots * padded(4 * x->widest);
+    for (; grains > 1; grains /= 2) /* sums that wait in the tree */
+        *own += store(x, 4, 0);
+}
+
+void memory_add_values(const struct memory_view *v, int place, double *ret_private,
+                       double *ret_shared)
+{
+    const struct plan *p = v->plan;
+    struct values x = {.view = v};
+    int zero = has_group(p) ? p->zero : 0;
+    cut_buckets(&x, place);
+    add_parameters(&x, zero, ret_private, ret_shared);
+    add_gradients(&x, zero, ret_private, ret_shared);
+    *ret_private += optimizer_states(&v->job->optimizer) *
+                    store(&x, width(v->job->precision.moments), zero > 0);
+}
