@@ -192,9 +192,10 @@ static int fill_row(struct csv_reader *c, struct err *e)
 {
     if (isnan(c->row[c->label_at]))
         return err_set(e, ERR_INVALID,
-                       "the label, column %" PRId64 ", is missing, and no fill can stand for it; "
-                       "\"missing\": \"drop\" leaves such rows out",
-                       c->label_at + 1);
+                       "%s line %" PRId64 ": the label, column %" PRId64
+                       ", is missing, and no fill can stand for it; \"missing\": \"drop\" leaves "
+                       "such rows out",
+                       c->name, c->row_line, c->label_at + 1);
     for (int64_t i = 0; i < c->columns; i++)
         if (isnan(c->row[i]))
             c->row[i] = c->source->fill;
@@ -208,9 +209,11 @@ static int check_row(const struct csv_reader *c, struct err *e)
             continue;
         int r = data_check_feature(c->need, c->row[i], e);
         if (r < 0)
-            return err_prefix(e, "column %" PRId64, i + 1);
+            return err_prefix(e, "%s line %" PRId64 ", column %" PRId64, c->name, c->row_line,
+                              i + 1);
     }
-    return data_check_label(c->need, c->row[c->label_at], e);
+    int r = data_check_label(c->need, c->row[c->label_at], e);
+    return r < 0 ? err_prefix(e, "%s line %" PRId64, c->name, c->row_line) : 0;
 }
 
 static int write_row(struct csv_reader *c, struct err *e)
@@ -220,7 +223,7 @@ static int write_row(struct csv_reader *c, struct err *e)
     int64_t n = c->need->feature_size;
     int r = data_out_room(c->out, (uint64_t)(n + 1) * sizeof(float), &room, &at, e);
     if (r < 0)
-        return r;
+        return err_prefix(e, "%s line %" PRId64, c->name, c->row_line);
     float *to = room;
     for (int64_t i = 0; i < c->label_at; i++)
         to[i] = (float)c->row[i];
@@ -246,9 +249,7 @@ static int keep_row(struct csv_reader *c, struct err *e)
     }
     if (r == 0)
         r = check_row(c, e);
-    if (r == 0)
-        r = write_row(c, e);
-    return r < 0 ? err_prefix(e, "%s line %" PRId64, c->name, c->row_line) : 0;
+    return r < 0 ? r : write_row(c, e);
 }
 
 /* 1 if the first row is a header and done with. */

@@ -144,6 +144,114 @@ static void fields_that_are_no_numbers(void **state)
     refused(&job, ERR_INVALID, "\"2\\x00\" is not a number");
 }
 
+static struct job_spec missing_job(enum csv_missing policy, const char *text)
+{
+    put_text("data.csv", text);
+    struct job_spec job = csv_job(SPARSE, 2, 10, CSV_HEADER_AUTO);
+    job.train.missing = policy;
+    job.train.fill = -1.5;
+    return job;
+}
+
+/* A first row with a missing value is no header, and the row behind it counts. */
+static void rows_with_missing_values_are_dropped(void **state)
+{
+    (void)state;
+    static const char *const MARKS[] = {"",    " ",    "NA",   "na", "N/A", "#N/A", "NaN",
+                                        "nan", "null", "None", "?",  "-",   ".",    "\"\""};
+    for (size_t i = 0; i < ARRAY_LEN(MARKS); i++) {
+        char text[128], note[256];
+        snprintf(text, sizeof text, "1,2,3\n1,%s,3\n%s,5,6\n4,5,6\n4,5,%s\n", MARKS[i], MARKS[i],
+                 MARKS[i]);
+        struct job_spec job = missing_job(CSV_MISSING_DROP, text);
+        struct prepared p = prepared(&job);
+        assert_int_equal(p.train.samples, 2);
+        assert_true(value_at(&p.train, 1, 0) == 4);
+        assert_int_equal(class_at(&p.train, 1, 0), 6);
+        const char *mark = strspn(MARKS[i], " \"") == strlen(MARKS[i]) ? "" : MARKS[i];
+        snprintf(note, sizeof note,
+                 "data.csv: no header, line 1 has no words; data.csv: 3 of 5 rows were dropped, as "
+                 "values are missing in them (the first: \"%s\" in line 2, column 2)",
+                 mark);
+        assert_string_equal(p.note, note);
+        data_unmap(&p);
+    }
+    struct job_spec job = missing_job(CSV_MISSING_DROP, "?,2,3\n1,2,3\n");
+    struct prepared p = prepared(&job);
+    assert_int_equal(p.train.samples, 1);
+    assert_non_null(strstr(p.note, "1 of 2 rows were dropped"));
+    data_unmap(&p);
+    job = missing_job(CSV_MISSING_DROP, "?,name,3\n1,2,3\n");
+    p = prepared(&job);
+    assert_int_equal(p.train.samples, 1);
+    assert_string_equal(p.note,
+                        "data.csv: line 1 was taken as the header, since \"name\" in column "
+                        "2 is not a number");
+    data_unmap(&p);
+    job = missing_job(CSV_MISSING_DROP, "1,,3\n,2,3\n");
+    refused(&job, ERR_INVALID, "data.csv has no rows of data left: all 2 have missing values");
+    job = missing_job(CSV_MISSING_DROP, "1,,3\n1,2\n");
+    refused(&job, ERR_INVALID, "data.csv line 2: 2 columns where the lines before have 3");
+    job = missing_job(CSV_MISSING_DROP, "1,inf,3\n1,2,3\n");
+    refused(&job, ERR_INVALID, "line 1, column 2: \"inf\" is not a finite number");
+    job = missing_job(CSV_MISSING_DROP, "1,2,3\n1,missing,3\n");
+    refused(&job, ERR_INVALID, "line 2, column 2: \"missing\" is not a number");
+}
+
+static void missing_values_are_filled(void **state)
+{
+    (void)state;
+    struct job_spec job = missing_job(CSV_MISSING_FILL, "1,2,3\n,NA,4\n4,?,6\n");
+    struct prepared p = prepared(&job);
+    assert_int_equal(p.train.samples, 3);
+    assert_true(value_at(&p.train, 1, 0) == -1.5 && value_at(&p.train, 1, 1) == -1.5);
+    assert_true(value_at(&p.train, 2, 0) == 4 && value_at(&p.train, 2, 1) == -1.5);
+    assert_int_equal(class_at(&p.train, 1, 0), 4);
+    assert_string_equal(p.note, "data.csv: no header, line 1 has no words; data.csv: 3 missing "
+                                "values in 2 rows were filled with -1.5 (the first: \"\" in line "
+                                "2, column 1)");
+    data_unmap(&p);
+    job = missing_job(CSV_MISSING_FILL, "1,2,3\n1,2,NA\n");
+    refused(&job, ERR_INVALID,
+            "data.csv line 2: the label, column 3, is missing, and no fill can stand for it; "
+            "\"missing\": \"drop\" leaves such rows out");
+    job.model.layers[0].type = LAYER_EMBEDDING;
+    job.model.layers[0].vocabulary = 5;
+    refused(&job, ERR_INVALID, "data.csv cannot be filled with that: value -1.5 is not a whole");
+    job = missing_job(CSV_MISSING_ERROR, "1,2,3\n1,NA,3\n");
+    refused(&job, ERR_INVALID,
+            "data.csv line 2, column 2: \"NA\" stands for a missing value; \"missing\": \"drop\" "
+            "leaves such rows out, \"fill\" puts a number there");
+}
+
+static void the_first_rows_only(void **state)
+{
+    (void)state;
+    struct job_spec job = missing_job(CSV_MISSING_DROP, "a,b,c\n1,2,3\n1,,3\n4,5,6\nx,\"y");
+    job.train.limit = 2; /* rows that are kept; what follows is not read */
+    struct prepared p = prepared(&job);
+    assert_int_equal(p.train.samples, 2);
+    assert_int_equal(class_at(&p.train, 1, 0), 6);
+    assert_non_null(strstr(p.note, "1 of 3 rows were dropped"));
+    data_unmap(&p);
+    job.train.limit = 3;
+    refused(&job, ERR_INVALID, "data.csv line 5");
+}
+
+static void rows_for_an_embedding(void **state)
+{
+    (void)state;
+    struct job_spec job = missing_job(CSV_MISSING_ERROR, "1,2,3\n4,5,6\n");
+    job.model.layers[0].type = LAYER_EMBEDDING;
+    job.model.layers[0].vocabulary = 5;
+    refused(&job, ERR_INVALID,
+            "data.csv line 2, column 2: value 5 is not below 5, the vocabulary of the embedding "
+            "that reads it");
+    job.model.layers[0].vocabulary = 6;
+    struct prepared p = prepared(&job);
+    data_unmap(&p);
+}
+
 static void labels(void **state)
 {
     (void)state;
@@ -371,6 +479,10 @@ int main(void)
         cmocka_unit_test(notes),
         cmocka_unit_test(ragged_rows),
         cmocka_unit_test(fields_that_are_no_numbers),
+        cmocka_unit_test(rows_with_missing_values_are_dropped),
+        cmocka_unit_test(missing_values_are_filled),
+        cmocka_unit_test(the_first_rows_only),
+        cmocka_unit_test(rows_for_an_embedding),
         cmocka_unit_test(labels),
         cmocka_unit_test(label_columns),
         cmocka_unit_test(shapes_that_do_not_fit),
