@@ -37,7 +37,7 @@ SYSTEMD_LIBS   = $(call pc,libsystemd)
 CURL_LIBS      = $(call pc,libcurl)
 SODIUM_LIBS    = $(call pc,libsodium)
 INIH_LIBS      = $(call pc,inih)
-TRAINER_LIBS   = -lcsv -lzip -lz -lxxhash -lm
+TRAINER_LIBS   = -lcsv -lzip -lz -lxxhash $(SODIUM_LIBS) -lm
 
 ROOMS := base spec storage api daemon daemon/coordinator daemon/agent daemon/shim trainer cli
 lib    = $(BUILD)/lib$(subst /,-,$(1)).a

@@ -1,6 +1,7 @@
 /* comm.c: what all transports share. */
 #include "trainer/comm_parts.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -52,18 +53,22 @@ void comm_close(struct comm *c)
 int comm_open(const struct launch *l, int gang_fd, const struct comm_options *o, struct comm **ret,
               struct err *e)
 {
-    switch (l->transport) {
-    case TRANSPORT_SHM: return comm_shm_open(gang_fd, o, ret, e);
-    case TRANSPORT_TCP: break;
-    }
-    return err_set(e, ERR_INVALID, "This trainer has no transport %s.",
-                   transport_name(l->transport));
+    if (l->transport == TRANSPORT_SHM)
+        return comm_shm_open(gang_fd, o, ret, e);
+    struct comm_tcp_place p = {.host = l->master_addr,
+                               .port = l->master_port,
+                               .secret = l->secret,
+                               .attempt = l->attempt,
+                               .epoch = l->epoch,
+                               .node = l->node};
+    return comm_tcp_open(&p, o, ret, e);
 }
 
 size_t comm_bytes(const struct launch *l, const struct comm_options *o)
 {
-    (void)l;
-    return comm_shm_bytes(o) / (size_t)o->size;
+    if (l->transport == TRANSPORT_SHM)
+        return comm_shm_bytes(o) / (size_t)o->size;
+    return comm_tcp_bytes(o);
 }
 
 /* ---- the front ---- */
@@ -75,7 +80,56 @@ static int64_t now_ns(void)
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-static int64_t begin(struct comm *c)
+const char *comm_verb_name(uint32_t verb)
+{
+    static const char *const NAMES[] = {"?",         "all_reduce", "reduce_scatter", "all_gather",
+                                        "broadcast", "exchange",   "barrier",        "send"};
+    return verb < sizeof NAMES / sizeof NAMES[0] ? NAMES[verb] : NAMES[0];
+}
+
+#define CALL_SIZE 96
+
+/* "all_reduce of 400 float32" */
+static const char *call_text(const struct comm_call *c, char out[CALL_SIZE])
+{
+    static const char *const TYPES[] = {
+        [COMM_F32] = "float32", [COMM_F64] = "float64", [COMM_U8] = "bytes"};
+    unsigned long long n = c->count;
+    const char *name = comm_verb_name(c->verb);
+    int has_type = c->verb >= VERB_ALL_REDUCE && c->verb <= VERB_ALL_GATHER;
+    if (has_type && c->detail <= COMM_U8)
+        snprintf(out, CALL_SIZE, "%s of %llu %s", name, n, TYPES[c->detail]);
+    else if (c->verb == VERB_BROADCAST)
+        snprintf(out, CALL_SIZE, "%s of %llu bytes from member %u", name, n, c->detail);
+    else if (c->verb == VERB_BARRIER)
+        snprintf(out, CALL_SIZE, "%s", name);
+    else
+        snprintf(out, CALL_SIZE, "%s of %llu bytes", name, n);
+    return out;
+}
+
+int comm_say_apart(const struct comm *c, const char *who, const struct comm_call *theirs,
+                   struct err *e)
+{
+    static const char *const FAMILIES[] = {"world", "data", "tensor", "pipeline", "pipeline_back"};
+    char here[CALL_SIZE], there[CALL_SIZE];
+    return err_set(e, ERR_INTERNAL,
+                   "Ranks have come apart: as call %llu of their %s group %s makes %s, where this "
+                   "rank's call %llu is %s.",
+                   (unsigned long long)theirs->number, FAMILIES[c->family], who,
+                   call_text(theirs, there), (unsigned long long)c->call.number,
+                   call_text(&c->call, here));
+}
+
+static int64_t begin(struct comm *c, enum comm_verb verb, uint32_t detail, size_t count)
+{
+    c->call = (struct comm_call){verb, detail, c->call.number + 1, count};
+    comm_progress(c);
+    return now_ns();
+}
+
+/* A message is no call of the group: only two members know of it. */
+static int64_t begin_message(struct comm *c)
 {
     comm_progress(c);
     return now_ns();
@@ -101,7 +155,7 @@ static int front_all_reduce(struct comm *c, void *buf, size_t count, enum comm_t
     refuse_bytes("all_reduce", type);
     if (c->size == 1 || count == 0)
         return 0;
-    int64_t began = begin(c);
+    int64_t began = begin(c, VERB_ALL_REDUCE, type, count);
     int r = c->transport->all_reduce(c, buf, count, type, e);
     return end(c, began, count * comm_type_size(type), r);
 }
@@ -112,7 +166,7 @@ static int front_reduce_scatter(struct comm *c, void *buf, size_t count, enum co
     refuse_bytes("reduce_scatter", type);
     if (c->size == 1 || count == 0)
         return 0;
-    int64_t began = begin(c);
+    int64_t began = begin(c, VERB_REDUCE_SCATTER, type, count);
     int r = c->transport->reduce_scatter(c, buf, count, type, e);
     return end(c, began, count * comm_type_size(type), r);
 }
@@ -122,7 +176,7 @@ static int front_all_gather(struct comm *c, void *buf, size_t count, enum comm_t
 {
     if (c->size == 1 || count == 0)
         return 0;
-    int64_t began = begin(c);
+    int64_t began = begin(c, VERB_ALL_GATHER, type, count);
     int r = c->transport->all_gather(c, buf, count, type, e);
     return end(c, began, count * comm_type_size(type), r);
 }
@@ -133,7 +187,7 @@ static int front_broadcast(struct comm *c, void *buf, size_t bytes, int root, st
         BUG("a broadcast from member %d of %d", root, c->size);
     if (c->size == 1 || bytes == 0)
         return 0;
-    int64_t began = begin(c);
+    int64_t began = begin(c, VERB_BROADCAST, (uint32_t)root, bytes);
     return end(c, began, bytes, c->transport->broadcast(c, buf, bytes, root, e));
 }
 
@@ -141,7 +195,7 @@ static int front_exchange(struct comm *c, const void *mine, size_t bytes, void *
 {
     if (bytes > COMM_EXCHANGE_MAX)
         BUG("an exchange of %zu bytes", bytes);
-    int64_t began = begin(c);
+    int64_t began = begin(c, VERB_EXCHANGE, 0, bytes);
     if (c->size > 1)
         return end(c, began, bytes, c->transport->exchange(c, mine, bytes, all, e));
     memcpy(all, mine, bytes);
@@ -160,20 +214,20 @@ static void check_message(const struct comm *c, int with)
 static int front_send(struct comm *c, int to, const void *buf, size_t bytes, struct err *e)
 {
     check_message(c, to);
-    int64_t began = begin(c);
+    int64_t began = begin_message(c);
     return end(c, began, bytes, c->transport->send(c, to, buf, bytes, e));
 }
 
 static int front_recv(struct comm *c, int from, void *buf, size_t bytes, struct err *e)
 {
     check_message(c, from);
-    int64_t began = begin(c);
+    int64_t began = begin_message(c);
     return end(c, began, bytes, c->transport->recv(c, from, buf, bytes, e));
 }
 
 static int front_barrier(struct comm *c, struct err *e)
 {
-    int64_t began = begin(c);
+    int64_t began = begin(c, VERB_BARRIER, 0, 0);
     return c->size > 1 ? end(c, began, 0, c->transport->barrier(c, e)) : 0;
 }
 

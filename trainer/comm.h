@@ -13,7 +13,8 @@
  *
  * Nothing hangs. Every wait ends: with success; with ERR_PEER when a rank died or gave up, and the
  * sentence names it; or with ERR_TIMEOUT when nothing moved in the whole gang for the deadline: no
- * call, no comm_progress(), and no rank used its processor.
+ * call, no comm_progress(), and no rank used its processor. Members whose calls differ get
+ * ERR_INTERNAL, which says what each of them called.
  * After an error the gang is over: the only further call is comm_close().
  *
  * Threads. A group belongs to the thread that uses it: two threads may be in verbs of different
@@ -96,6 +97,13 @@ struct comm_meter {
     int64_t bytes; /* of the buffers that they were given */
 };
 
+/* A call as its members must all make it. */
+struct comm_call {
+    uint32_t verb, detail; /* comm_parts.h; the type of the elements, or the root */
+    uint64_t number;       /* of the group's calls, from 1 */
+    uint64_t count;        /* elements or bytes */
+};
+
 struct comm {
     const struct comm_verbs *verbs;     /* what is called */
     const struct comm_verbs *transport; /* what that calls, measured */
@@ -105,6 +113,7 @@ struct comm {
     int64_t *step;           /* of the world: comm_set_step() */
     uint32_t *progress;      /* of the world: counted up by comm_progress() */
     int64_t spent_ns, moved; /* comm_meter() */
+    struct comm_call call;   /* the present one, or the last */
 };
 
 /* Part `index` of `count` elements cut for `size` members: [*ret_begin, *ret_end). Parts begin at
@@ -151,5 +160,18 @@ int comm_shm_open(int fd, const struct comm_options *o, struct comm **ret, struc
 
 /* Bytes of the whole mapping for these options. Pages that nobody touches are never there. */
 size_t comm_shm_bytes(const struct comm_options *o);
+
+/* Where rank 0 listens, and what ranks prove to one another. The texts need not outlive the call.
+ */
+struct comm_tcp_place {
+    const char *host; /* name or address */
+    int port;
+    const char *secret, *attempt;
+    int64_t epoch;
+    const char *node; /* this rank's, for sentences */
+};
+int comm_tcp_open(const struct comm_tcp_place *p, const struct comm_options *o, struct comm **ret,
+                  struct err *e);
+size_t comm_tcp_bytes(const struct comm_options *o);
 
 #endif

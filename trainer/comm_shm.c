@@ -8,6 +8,7 @@
  * Costs of two ranks on two free cores: a barrier under 1 us, 400 KB about 40 us. With more ranks
  * than cores each barrier is a round of futex wake-ups.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -61,6 +62,26 @@ static int is_shared(const struct shm_comm *c, const void *buf)
     return p >= mine && p < mine + c->s->memory_bytes;
 }
 
+/* The first meeting of a call: it says which call this rank makes and looks at the next member's,
+ * so that where calls differ at least one member sees it before any data moves. A member is at most
+ * one call ahead, and then writes to the other place. */
+static int meet_first(struct shm_comm *c, struct err *e)
+{
+    const struct comm_call *call = &c->base.call;
+    enum comm_family family = c->base.family;
+    int next = c->members[(c->base.rank + 1) % c->base.size];
+    char who[32];
+    shm_rank(c->s, c->s->rank)->calls[family][call->number & 1] = *call;
+    int r = meet(c, comm_verb_name(call->verb), e);
+    if (r < 0)
+        return r;
+    struct comm_call theirs = shm_rank(c->s, next)->calls[family][call->number & 1];
+    if (memcmp(&theirs, call, sizeof theirs) == 0)
+        return 0;
+    snprintf(who, sizeof who, "rank %d", next);
+    return comm_say_apart(&c->base, who, &theirs, e);
+}
+
 /* What is not in shared memory goes through here: of the family, so that two threads may. */
 static char *stage_of(const struct shm_comm *c, int i)
 {
@@ -99,7 +120,7 @@ static int reduce_small(struct shm_comm *c, void *buf, size_t count, enum comm_t
                         struct err *e)
 {
     char out[SMALL] __attribute__((aligned(LINE)));
-    int r = meet(c, "all_reduce", e);
+    int r = meet_first(c, e);
     if (r < 0)
         return r;
     sum_part(c, buf, 0, count, type, out);
@@ -113,7 +134,7 @@ static int scatter_shared(struct shm_comm *c, void *buf, size_t count, enum comm
                           const char *what, struct err *e)
 {
     size_t begin, end;
-    int r = meet(c, what, e);
+    int r = meet_first(c, e);
     if (r < 0)
         return r;
     comm_part(count, c->base.size, c->base.rank, &begin, &end);
@@ -168,7 +189,7 @@ static int broadcast_piece(struct shm_comm *c, char *buf, size_t n, int root, st
     char *stage = stage_of(c, root);
     if (c->base.rank == root)
         memcpy(stage, buf, n);
-    int r = meet(c, "broadcast", e);
+    int r = meet_first(c, e);
     if (r < 0)
         return r;
     if (c->base.rank != root)
@@ -206,7 +227,7 @@ static int shm_all_gather(struct comm *base, void *buf, size_t count, enum comm_
     struct shm_comm *c = self(base);
     if (!is_shared(c, buf))
         return gather_staged(base, buf, count, type, e);
-    int r = meet(c, "all_gather", e);
+    int r = meet_first(c, e);
     if (r < 0)
         return r;
     fetch_parts(c, buf, count, type);
@@ -220,7 +241,7 @@ static int shm_exchange(struct comm *base, const void *mine, size_t bytes, void 
     struct shm_comm *c = self(base);
     uint32_t set = c->exchanges++ & 1;
     memcpy(shm_rank(c->s, c->s->rank)->exchange[c->base.family][set], mine, bytes);
-    int r = meet(c, "exchange", e);
+    int r = meet_first(c, e);
     if (r < 0)
         return r;
     for (int i = 0; i < base->size; i++)
@@ -275,7 +296,7 @@ static int shm_recv(struct comm *base, int from, void *buf, size_t bytes, struct
     if (r < 0)
         return r;
     if (h->bytes[taken % SLOTS] != bytes)
-        return err_set(e, ERR_PEER, "Rank %d sent %llu bytes where rank %d expects %zu.",
+        return err_set(e, ERR_INTERNAL, "Rank %d sent %llu bytes where rank %d expects %zu.",
                        c->members[from], (unsigned long long)h->bytes[taken % SLOTS], c->s->rank,
                        bytes);
     memcpy(buf, slot(c, h, taken), bytes);
@@ -285,7 +306,7 @@ static int shm_recv(struct comm *base, int from, void *buf, size_t bytes, struct
 
 static int shm_barrier(struct comm *base, struct err *e)
 {
-    return meet(self(base), "barrier", e);
+    return meet_first(self(base), e);
 }
 
 static struct shm_comm *new_comm(struct shm *s, enum comm_family family, int index,

@@ -49,7 +49,9 @@ struct shm_rank {
     uint32_t progress;
     char pad2[LINE - 4];
     char why[WHY_SIZE];
-    char exchange[COMM_FAMILY__MAX][2][COMM_EXCHANGE_MAX]; /* twice: two calls may overlap */
+    struct comm_call calls[COMM_FAMILY__MAX][2]; /* twice: two calls may overlap */
+    char pad3[LINE - COMM_FAMILY__MAX * 2 * sizeof(struct comm_call) % LINE];
+    char exchange[COMM_FAMILY__MAX][2][COMM_EXCHANGE_MAX]; /* likewise */
 };
 
 struct shm_sync {

@@ -263,8 +263,8 @@ static int say_late(struct shm *s, const struct shm_wait *why, struct err *e)
             n +=
                 snprintf(list + n, sizeof list - (size_t)n, "%s%d", n ? ", " : "", why->members[i]);
     return err_set(e, ERR_TIMEOUT,
-                   "Rank %d waited %lld s %s for rank %s, and nothing moved in the gang.", s->rank,
-                   (long long)(s->deadline_us / 1000000), where, list);
+                   "Rank %d waited %.3g s %s for rank %s, and nothing moved in the gang.", s->rank,
+                   (double)s->deadline_us * 1e-6, where, list);
 }
 
 /* ---- who is at work ---- */
@@ -424,8 +424,8 @@ static int say_missing(const struct shm *s, struct err *e)
     int missing = 0;
     while (missing < s->size && pid_of(s, missing) != 0)
         missing++;
-    return err_set(e, ERR_TIMEOUT, "Rank %d did not come within %lld s.", missing,
-                   (long long)(s->deadline_us / 1000000));
+    return err_set(e, ERR_TIMEOUT, "Rank %d did not come within %.3g s.", missing,
+                   (double)s->deadline_us * 1e-6);
 }
 
 static int wait_for_peers(struct shm *s, const struct shm_wait *why, struct err *e)

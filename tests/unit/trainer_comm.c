@@ -1,97 +1,10 @@
-/* Collectives between real processes: exact sums of whole numbers for sizes around every border,
- * at one, two and prime numbers of ranks; groups and channels; and the ways a gang ends: a rank
- * killed, stopped, giving up, never coming, or writing rubbish. */
+/* Collectives between real processes, on every transport: exact sums of whole numbers for sizes
+ * around every border, at one, two and prime numbers of ranks; the bits of the tree; groups,
+ * channels, and two threads of a rank. */
+#include "tests/unit/trainer_comm.h"
+
 #include <math.h>
 #include <pthread.h>
-#include <sched.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#include "base/mem.h"
-#include "trainer/comm.h"
-
-#define MEMORY  (1024 * 1024)
-#define MESSAGE 40000
-
-/* What a forked rank does; returns its exit status. */
-typedef int rank_body(struct comm *world, int fd);
-
-static int deadline_ms = 20000;
-
-static int gang_fd(void)
-{
-    int fd = memfd_create("gang", MFD_CLOEXEC);
-    assert_true(fd >= 0);
-    return fd;
-}
-
-static int rank_main(int fd, int rank, int size, rank_body *body)
-{
-    struct comm_options o = {.rank = rank,
-                                 .size = size,
-                                 .memory_bytes = MEMORY,
-                                 .message_bytes = MESSAGE,
-                                 .deadline_ms = deadline_ms};
-    struct comm *world;
-    struct err e;
-    if (comm_shm_open(fd, &o, &world, &e) < 0) {
-        fprintf(stderr, "rank %d: %s\n", rank, e.text);
-        return 99;
-    }
-    int status = body(world, fd);
-    comm_close(world);
-    return status;
-}
-
-static void start(int fd, int size, rank_body *body, pid_t *pids)
-{
-    for (int r = 0; r < size; r++) {
-        pids[r] = fork();
-        assert_true(pids[r] >= 0);
-        if (pids[r] == 0) {
-            alarm(120);
-            _exit(rank_main(fd, r, size, body));
-        }
-    }
-}
-
-static int status_of(pid_t pid)
-{
-    int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
-}
-
-static void expect_all(int size, rank_body *body)
-{
-    pid_t pids[16];
-    int fd = gang_fd();
-    start(fd, size, body, pids);
-    for (int r = 0; r < size; r++)
-        assert_int_equal(status_of(pids[r]), 0);
-    close(fd);
-}
-
-/* In a child a failed check is an exit status that names its line. */
-#define CHECK(x)                                                                                   \
-    do {                                                                                           \
-        if (!(x)) {                                                                                \
-            fprintf(stderr, "%s:%d: rank %d: %s is false\n", __FILE__, __LINE__, world->rank, #x); \
-            return 1;                                                                              \
-        }                                                                                          \
-    } while (0)
 
 /* ---- sums ---- */
 
@@ -294,28 +207,13 @@ static int exchanges(struct comm *world, int fd)
     (void)fd;
     struct err e;
     int64_t all[16][2];
-    for (int64_t round = 0; round < 2000; round++) {
+    for (int64_t round = 0; round < 500; round++) {
         int64_t mine[2] = {world->rank, round};
         CHECK(world->verbs->exchange(world, mine, sizeof mine, all, &e) == 0);
         for (int r = 0; r < world->size; r++)
             CHECK(all[r][0] == r && all[r][1] == round);
     }
     return 0;
-}
-
-/* The group of all ranks in a family. */
-static struct comm *everyone(struct comm *world, enum comm_family family)
-{
-    int members[16];
-    struct comm *all;
-    struct err e;
-    for (int r = 0; r < world->size; r++)
-        members[r] = r;
-    if (world->verbs->group(world, family, 0, members, world->size, &all, &e) < 0) {
-        fprintf(stderr, "%s\n", e.text);
-        _exit(98);
-    }
-    return all;
 }
 
 /* A message goes up the line and comes back down, growing on the way. */
@@ -560,200 +458,12 @@ static void memory_is_bounded(void **state)
     expect_all(2, memory_runs_out);
 }
 
-/* ---- endings ---- */
-
-/* Steps for ever; the status says how it ended. */
-static int step_for_ever(struct comm *world, int fd)
-{
-    (void)fd;
-    struct err e = {0};
-    float x[5000] = {0};
-    int r = 0;
-    for (int64_t step = 1; r == 0; step++) {
-        comm_set_step(world, step);
-        r = world->verbs->all_reduce(world, x, 5000, COMM_F32, &e);
-    }
-    int named = strstr(e.text, "Rank 1 (pid ") != NULL && strstr(e.text, "in all_reduce at step ");
-    if (r == ERR_PEER)
-        return named || strstr(e.text, "gave up: I am tired") ? 10 : 11;
-    return r == ERR_TIMEOUT ? 12 : 13;
-}
-
-static void wait_until_met(int fd, int size)
-{
-    struct comm_options o = {.size = size, .memory_bytes = MEMORY, .message_bytes = MESSAGE};
-    size_t bytes = comm_shm_bytes(&o);
-    for (;;) { /* the first word is how many have come */
-        uint32_t met = 0;
-        if (lseek(fd, 0, SEEK_END) >= (off_t)bytes &&
-            pread(fd, &met, sizeof met, 0) == sizeof met && met == (uint32_t)size)
-            return;
-        sched_yield();
-    }
-}
-
-static void a_killed_rank_ends_the_others(void **state)
-{
-    (void)state;
-    for (int size = 2; size <= 5; size += 3) {
-        pid_t pids[5];
-        int fd = gang_fd();
-        start(fd, size, step_for_ever, pids);
-        wait_until_met(fd, size);
-        kill(pids[1], SIGKILL);
-        for (int r = 0; r < size; r++)
-            assert_int_equal(status_of(pids[r]), r == 1 ? -SIGKILL : 10);
-        close(fd);
-    }
-}
-
-static void a_stopped_rank_times_the_others_out(void **state)
-{
-    (void)state;
-    pid_t pids[3];
-    int fd = gang_fd();
-    deadline_ms = 300;
-    start(fd, 3, step_for_ever, pids);
-    deadline_ms = 20000;
-    wait_until_met(fd, 3);
-    kill(pids[1], SIGSTOP);
-    /* Whoever times out first leaves; the other then finds it dead or times out too. */
-    int a = status_of(pids[0]), b = status_of(pids[2]);
-    assert_true((a == 12 && (b == 12 || b == 11)) || (b == 12 && a == 11));
-    kill(pids[1], SIGKILL);
-    status_of(pids[1]);
-    close(fd);
-}
-
-static int give_up_at_once(struct comm *world, int fd)
-{
-    if (world->rank != 1)
-        return step_for_ever(world, fd);
-    world->verbs->give_up(world, "I am tired");
-    return 0;
-}
-
-static void a_rank_that_gives_up_is_quoted(void **state)
-{
-    (void)state;
-    pid_t pids[3];
-    int fd = gang_fd();
-    start(fd, 3, give_up_at_once, pids);
-    assert_int_equal(status_of(pids[1]), 0);
-    assert_int_equal(status_of(pids[0]), 10);
-    assert_int_equal(status_of(pids[2]), 10);
-    close(fd);
-}
-
-static int slow_but_alive(struct comm *world, int fd)
-{
-    (void)fd;
-    struct err e;
-    for (int i = 0; world->rank == 1 && i < 60; i++) {
-        comm_progress(world);
-        usleep(20000);
-    }
-    CHECK(world->verbs->barrier(world, &e) == 0);
-    return 0;
-}
-
-static void progress_keeps_the_deadline_away(void **state)
-{
-    (void)state;
-    deadline_ms = 500; /* less than the slow rank takes in all */
-    expect_all(2, slow_but_alive);
-    deadline_ms = 20000;
-}
-
-static int busy_for_long(struct comm *world, int fd)
-{
-    (void)fd;
-    struct err e;
-    struct timespec t = {0};
-    while (world->rank == 1 && t.tv_sec < 1) /* five deadlines of processor time, without a word */
-        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    CHECK(world->verbs->barrier(world, &e) == 0);
-    return 0;
-}
-
-static void who_computes_is_waited_for(void **state)
-{
-    (void)state;
-    deadline_ms = 200;
-    expect_all(3, busy_for_long);
-    deadline_ms = 20000;
-}
-
-static void who_never_comes_is_named(void **state)
-{
-    (void)state;
-    struct comm *world;
-    struct err e;
-    volatile int stop = 0;
-    struct comm_options o = {.rank = 0, .size = 3, .deadline_ms = 150, .stop = &stop};
-    int fd = gang_fd();
-    assert_int_equal(comm_shm_open(fd, &o, &world, &e), ERR_TIMEOUT);
-    assert_non_null(strstr(e.text, "Rank 1 did not come"));
-    close(fd);
-    fd = gang_fd();
-    stop = 1;
-    assert_int_equal(comm_shm_open(fd, &o, &world, &e), ERR_UNAVAILABLE);
-    assert_int_equal(comm_shm_open(fd, &o, &world, &e), ERR_CONFLICT); /* rank 0 twice */
-    close(fd);
-}
-
-/* Rank 1 scribbles over all that the gang shares. The others may fail or not, but they end by
- * themselves, and not by a signal. */
-static int scribble(struct comm *world, int fd)
-{
-    if (world->rank != 1) {
-        int r = step_for_ever(world, fd);
-        return r >= 10 ? 0 : r;
-    }
-    off_t bytes = lseek(fd, 0, SEEK_END);
-    uint32_t s = 4711;
-    for (int round = 0; round < 3; round++)
-        for (off_t at = 0; at + 4 <= bytes; at += 4) {
-            s = s * 1664525u + 1013904223u;
-            if (pwrite(fd, &s, 4, at) < 0)
-                return 1;
-            if (at > 40000) /* the control part lies in front */
-                break;
-        }
-    return 0;
-}
-
-static void rubbish_crashes_nobody(void **state)
-{
-    (void)state;
-    pid_t pids[3];
-    int fd = gang_fd();
-    deadline_ms = 1000;
-    start(fd, 3, scribble, pids);
-    deadline_ms = 20000;
-    for (int r = 0; r < 3; r++) {
-        int status = status_of(pids[r]);
-        assert_true(status == 0 || status == 99);
-    }
-    close(fd);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_cover_everything_once),
-        cmocka_unit_test(all_sums_are_exact),
-        cmocka_unit_test(sums_have_the_bits_of_the_tree),
-        cmocka_unit_test(two_threads_of_a_rank),
-        cmocka_unit_test(verbs_between_processes),
-        cmocka_unit_test(memory_is_bounded),
-        cmocka_unit_test(a_killed_rank_ends_the_others),
-        cmocka_unit_test(a_stopped_rank_times_the_others_out),
-        cmocka_unit_test(a_rank_that_gives_up_is_quoted),
-        cmocka_unit_test(progress_keeps_the_deadline_away),
-        cmocka_unit_test(who_computes_is_waited_for),
-        cmocka_unit_test(who_never_comes_is_named),
-        cmocka_unit_test(rubbish_crashes_nobody),
+        cmocka_unit_test(parts_cover_everything_once),    cmocka_unit_test(all_sums_are_exact),
+        cmocka_unit_test(sums_have_the_bits_of_the_tree), cmocka_unit_test(two_threads_of_a_rank),
+        cmocka_unit_test(verbs_between_processes),        cmocka_unit_test(memory_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,680 @@
+/* comm_tcp.c: collectives of ranks on several hosts.
+ *
+ * A large sum is a direct exchange: of each part (comm_part) every member sends what it has to the
+ * part's owner, who adds it up in the tree of comm.h, and the owners send the sums to all: each
+ * byte crosses the network twice, however many members there are, and the bits are those of shared
+ * memory. Small sums are sent whole by everyone to everyone, which saves a round.
+ */
+#include <errno.h>
+#include <linux/sockios.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "spec/plan.h"
+#include "trainer/comm_tcp.h"
+
+#define SMALL    (64 * 1024) /* bytes: what a member may get at once in a small sum */
+#define ALIGN    64
+#define FLUSH_US 2000000 /* for the last words to arrive */
+
+struct tcp_comm {
+    struct comm base;
+    struct tcp *t;
+    int *members;           /* world ranks */
+    struct tcp_link *links; /* [size], of the data lane */
+    struct tcp_move *moves; /* [2 * size] */
+    struct pollfd *polls;   /* [2 * size + 1] */
+    int move_count;
+    char *scratch;
+    size_t scratch_bytes;
+    struct tcp_channel
+        *channels[2]; /* to the next and the previous member; one in a group of two */
+};
+
+static struct tcp_comm *self(struct comm *c)
+{
+    return (struct tcp_comm *)c;
+}
+
+/* ---- sets of moves ---- */
+
+static void add(struct tcp_comm *c, int member, int is_send, void *buf, size_t bytes)
+{
+    struct tcp_head h = {.what = TCP_CALL, .call = c->base.call, .bytes = bytes};
+    struct tcp_move *m = &c->moves[c->move_count++];
+    if (is_send)
+        tcp_move_send(m, &c->links[member], &h, buf);
+    else
+        tcp_move_recv(m, &c->links[member], &h, buf);
+}
+
+static void add_send(struct tcp_comm *c, int member, const void *buf, size_t bytes)
+{
+    add(c, member, 1, (void *)buf, bytes); /* only read */
+}
+
+static void add_recv(struct tcp_comm *c, int member, void *buf, size_t bytes)
+{
+    add(c, member, 0, buf, bytes);
+}
+
+static int run(struct tcp_comm *c, struct err *e)
+{
+    struct tcp_place p = {c->t, &c->base, comm_verb_name(c->base.call.verb)};
+    int count = c->move_count;
+    c->move_count = 0;
+    return tcp_moves(&p, c->moves, count, c->polls, e);
+}
+
+static char *scratch(struct tcp_comm *c, size_t bytes)
+{
+    if (bytes > c->scratch_bytes) {
+        free(c->scratch);
+        c->scratch = mem_aligned(bytes);
+        c->scratch_bytes = bytes;
+    }
+    return c->scratch;
+}
+
+static size_t round_up(size_t n)
+{
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* The others, beginning behind this one, so that not all send to the same first. */
+static int other(const struct tcp_comm *c, int i)
+{
+    return (c->base.rank + i) % c->base.size;
+}
+
+/* ---- sums ---- */
+
+/* buf[n] into the sum of everyone's, which come from scratch rows of `stride` bytes. */
+static void sum_rows(struct tcp_comm *c, char *buf, const char *rows, size_t stride, size_t n,
+                     enum comm_type type)
+{
+    const void *in[PLAN_MAX_RANKS];
+    for (int i = 0; i < c->base.size; i++)
+        in[i] = rows + (size_t)i * stride;
+    in[c->base.rank] = buf;
+    comm_sum(type, n, c->base.size, in, buf);
+}
+
+static int reduce_small(struct tcp_comm *c, char *buf, size_t count, enum comm_type type,
+                        struct err *e)
+{
+    size_t bytes = count * comm_type_size(type), stride = round_up(bytes);
+    char *rows = scratch(c, (size_t)c->base.size * stride);
+    for (int i = 1; i < c->base.size; i++) {
+        int m = other(c, i);
+        add_send(c, m, buf, bytes);
+        add_recv(c, m, rows + (size_t)m * stride, bytes);
+    }
+    int r = run(c, e);
+    if (r == 0)
+        sum_rows(c, buf, rows, stride, count, type);
+    return r;
+}
+
+/* Elements of a part that are summed at a time. */
+static size_t slice_of(const struct tcp_comm *c, size_t count, size_t width)
+{
+    size_t most = TCP_SCRATCH / (size_t)c->base.size / width / ALIGN * ALIGN;
+    size_t begin, end;
+    comm_part(count, c->base.size, 0, &begin, &end); /* none is longer */
+    return end < most ? end : most > ALIGN ? most : ALIGN;
+}
+
+/* Slice number k of each part: to its owner, who adds it up. */
+static int scatter_slice(struct tcp_comm *c, char *buf, size_t count, enum comm_type type,
+                         size_t slice, size_t k, struct err *e)
+{
+    size_t width = comm_type_size(type), begin, end, mine = 0, mine_at = 0;
+    size_t stride = round_up(slice * width);
+    char *rows = scratch(c, (size_t)c->base.size * stride);
+    for (int i = 0; i < c->base.size; i++) {
+        int m = other(c, i);
+        comm_part(count, c->base.size, m, &begin, &end);
+        begin = begin + k * slice < end ? begin + k * slice : end;
+        end = end - begin < slice ? end : begin + slice;
+        if (i == 0) {
+            mine_at = begin;
+            mine = end - begin;
+        } else if (end > begin) {
+            add_send(c, m, buf + begin * width, (end - begin) * width);
+        }
+    }
+    for (int i = 1; i < c->base.size && mine > 0; i++)
+        add_recv(c, other(c, i), rows + (size_t)other(c, i) * stride, mine * width);
+    int r = run(c, e);
+    if (r == 0 && mine > 0)
+        sum_rows(c, buf + mine_at * width, rows, stride, mine, type);
+    return r;
+}
+
+static int scatter(struct tcp_comm *c, char *buf, size_t count, enum comm_type type, struct err *e)
+{
+    size_t slice = slice_of(c, count, comm_type_size(type)), begin, end;
+    int r = 0;
+    comm_part(count, c->base.size, 0, &begin, &end);
+    for (size_t k = 0; r == 0 && k * slice < end; k++)
+        r = scatter_slice(c, buf, count, type, slice, k, e);
+    return r;
+}
+
+static int gather(struct tcp_comm *c, char *buf, size_t count, enum comm_type type, struct err *e)
+{
+    size_t width = comm_type_size(type), begin, end;
+    comm_part(count, c->base.size, c->base.rank, &begin, &end);
+    for (int i = 1; i < c->base.size && end > begin; i++)
+        add_send(c, other(c, i), buf + begin * width, (end - begin) * width);
+    for (int i = 1; i < c->base.size; i++) {
+        comm_part(count, c->base.size, other(c, i), &begin, &end);
+        if (end > begin)
+            add_recv(c, other(c, i), buf + begin * width, (end - begin) * width);
+    }
+    return run(c, e);
+}
+
+static int tcp_all_reduce(struct comm *base, void *buf, size_t count, enum comm_type type,
+                          struct err *e)
+{
+    struct tcp_comm *c = self(base);
+    if (count * comm_type_size(type) * (size_t)(base->size - 1) <= SMALL)
+        return reduce_small(c, buf, count, type, e);
+    int r = scatter(c, buf, count, type, e);
+    return r < 0 ? r : gather(c, buf, count, type, e);
+}
+
+static int tcp_reduce_scatter(struct comm *base, void *buf, size_t count, enum comm_type type,
+                              struct err *e)
+{
+    return scatter(self(base), buf, count, type, e);
+}
+
+static int tcp_all_gather(struct comm *base, void *buf, size_t count, enum comm_type type,
+                          struct err *e)
+{
+    return gather(self(base), buf, count, type, e);
+}
+
+/* ---- the other verbs ---- */
+
+/* The root's parts to their owners, who pass them on: the root sends each byte twice at most. */
+static int broadcast_large(struct tcp_comm *c, char *buf, size_t bytes, int root, struct err *e)
+{
+    size_t begin, end;
+    for (int i = 0; i < c->base.size; i++) {
+        comm_part(bytes, c->base.size, i, &begin, &end);
+        if (i == root || end == begin)
+            continue;
+        if (c->base.rank == root)
+            add_send(c, i, buf + begin, end - begin);
+        else if (c->base.rank == i)
+            add_recv(c, root, buf + begin, end - begin);
+    }
+    int r = run(c, e);
+    return r < 0 ? r : gather(c, buf, bytes, COMM_U8, e);
+}
+
+static int tcp_broadcast(struct comm *base, void *buf, size_t bytes, int root, struct err *e)
+{
+    struct tcp_comm *c = self(base);
+    if (base->size > 2 && bytes * (size_t)(base->size - 1) > SMALL)
+        return broadcast_large(c, buf, bytes, root, e);
+    for (int i = 0; i < base->size && base->rank == root; i++)
+        if (i != root)
+            add_send(c, i, buf, bytes);
+    if (base->rank != root)
+        add_recv(c, root, buf, bytes);
+    return run(c, e);
+}
+
+static int tcp_exchange(struct comm *base, const void *mine, size_t bytes, void *all, struct err *e)
+{
+    struct tcp_comm *c = self(base);
+    char *rows = all;
+    memcpy(rows + (size_t)base->rank * bytes, mine, bytes);
+    for (int i = 1; i < base->size; i++) {
+        int m = other(c, i);
+        add_send(c, m, mine, bytes);
+        add_recv(c, m, rows + (size_t)m * bytes, bytes);
+    }
+    return run(c, e);
+}
+
+static int tcp_barrier(struct comm *base, struct err *e)
+{
+    return tcp_exchange(base, NULL, 0, NULL, e);
+}
+
+/* ---- messages ---- */
+
+static struct tcp_channel *channel(const struct tcp_comm *c, int with)
+{
+    int is_next = with == (c->base.rank + 1) % c->base.size;
+    return c->channels[c->base.size == 2 || is_next ? 0 : 1];
+}
+
+static struct tcp_head message(uint64_t number, size_t bytes)
+{
+    return (struct tcp_head){
+        .what = TCP_MESSAGE,
+        .call = {.verb = VERB_SEND, .number = number, .count = bytes},
+        .bytes = bytes,
+    };
+}
+
+/* What the socket has not taken, behind what waits already. */
+static void queue_rest(struct tcp *t, struct tcp_channel *h, struct tcp_move *m)
+{
+    struct tcp_queued *q = &h->queue[h->queued];
+    size_t bytes = (size_t)m->head.bytes;
+    if (!q->wire)
+        q->wire = mem_alloc(tcp_frame_bytes(t->message_bytes));
+    if (m->fed < bytes) {
+        tcp_seal_feed(&m->seal, m->buf + m->fed, bytes - m->fed);
+        tcp_seal_end(&m->seal);
+    }
+    memcpy(q->wire, m->seal.head, TCP_FRAME_HEAD);
+    memcpy(q->wire + TCP_FRAME_HEAD, m->buf, bytes);
+    memcpy(q->wire + TCP_FRAME_HEAD + bytes, m->seal.tag, bytes ? TCP_TAG : 0);
+    q->bytes = tcp_frame_bytes(bytes);
+    q->sent = m->at;
+    h->queued++;
+}
+
+/* Under the channel's mutex. As much as the socket takes goes at once; the watcher sends the rest.
+ */
+static void start_message(struct tcp *t, struct tcp_channel *h, const void *buf, size_t bytes)
+{
+    struct tcp_head head = message(++h->given, bytes);
+    struct tcp_move m;
+    int some = 1;
+    tcp_move_send(&m, &h->link, &head, buf);
+    while (h->queued == 0 && !m.is_done && some) {
+        some = 0;
+        if (tcp_push(&m, &some) != 0)
+            h->is_broken = 1;
+    }
+    if (!m.is_done && !h->is_broken)
+        queue_rest(t, h, &m);
+}
+
+static void wait_tick(pthread_cond_t *changed, pthread_mutex_t *mutex)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += TCP_TICK_MS * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(changed, mutex, &until);
+}
+
+static int wait_room(struct tcp_comm *c, struct tcp_channel *h, struct err *e)
+{
+    struct tcp *t = c->t;
+    int64_t since = clock_boottime_us();
+    char where[TCP_WHERE_SIZE];
+    while (h->queued == TCP_QUEUE && !h->is_broken && !tcp_is_over(t)) {
+        int64_t news = __atomic_load_n(&t->news_us, __ATOMIC_RELAXED);
+        if (clock_boottime_us() - (news > since ? news : since) > t->deadline_us)
+            return err_set(e, ERR_TIMEOUT,
+                           "Rank %d waited %.3g s %s for rank %d, and nothing moved in the gang.",
+                           t->rank, (double)t->deadline_us * 1e-6, tcp_where(t, "send", where),
+                           h->link.peer);
+        wait_tick(&h->room, &h->mutex);
+    }
+    return 0;
+}
+
+static int tcp_send(struct comm *base, int to, const void *buf, size_t bytes, struct err *e)
+{
+    struct tcp_comm *c = self(base);
+    struct tcp_channel *h = channel(c, to);
+    if (bytes > c->t->message_bytes)
+        BUG("a message of %zu bytes", bytes);
+    if (tcp_is_over(c->t))
+        return tcp_say_over(c->t, "send", e);
+    pthread_mutex_lock(&h->mutex);
+    int r = wait_room(c, h, e);
+    if (r == 0 && !tcp_is_over(c->t))
+        start_message(c->t, h, buf, bytes);
+    int is_broken = h->is_broken, waits = h->queued;
+    pthread_mutex_unlock(&h->mutex);
+    if (r < 0)
+        return r;
+    if (waits)
+        tcp_wake(c->t);
+    struct tcp_place p = {c->t, base, "send"};
+    return is_broken || tcp_is_over(c->t) ? tcp_say_ended(&p, h->link.peer, ECONNRESET, e) : 0;
+}
+
+static int tcp_recv(struct comm *base, int from, void *buf, size_t bytes, struct err *e)
+{
+    struct tcp_comm *c = self(base);
+    struct tcp_channel *h = channel(c, from);
+    if (bytes > c->t->message_bytes)
+        BUG("a message of %zu bytes", bytes);
+    struct tcp_head head = message(++h->taken, bytes);
+    struct tcp_place p = {c->t, base, "recv"};
+    tcp_move_recv(&c->moves[0], &h->link, &head, buf);
+    int r = tcp_moves(&p, c->moves, 1, c->polls, e);
+    if (r == ERR_INTERNAL && c->moves[0].head.call.verb == VERB_SEND) {
+        char name[TCP_NAME_SIZE];
+        tcp_name(c->t, h->link.peer, name);
+        name[0] = 'R';
+        err_set(e, ERR_INTERNAL, "%s sent %llu bytes where rank %d expects %zu.", name,
+                (unsigned long long)c->moves[0].head.bytes, c->t->rank, bytes);
+    }
+    return r;
+}
+
+/* ---- groups ---- */
+
+static const struct comm_verbs tcp_verbs;
+
+static struct tcp_comm *new_comm(struct tcp *t, enum comm_family family, const int *members,
+                                 int size)
+{
+    struct tcp_comm *c = mem_zalloc(sizeof *c);
+    size_t n = (size_t)size;
+    comm_front(&c->base, &tcp_verbs, family);
+    c->t = t;
+    c->members = mem_alloc(n * sizeof *c->members);
+    c->links = mem_zalloc(n * sizeof *c->links);
+    c->moves = mem_alloc(2 * n * sizeof *c->moves);
+    c->polls = mem_alloc((2 * n + 1) * sizeof *c->polls);
+    for (int i = 0; i < size; i++) {
+        c->members[i] = members ? members[i] : i;
+        c->links[i].fd = -1;
+        if (c->members[i] == t->rank)
+            c->base.rank = i;
+    }
+    c->base.size = size;
+    c->base.step = &t->step;
+    c->base.progress = &t->progress;
+    return c;
+}
+
+static void close_channel(struct tcp *t, struct tcp_channel *h);
+
+static void free_comm(struct tcp_comm *c)
+{
+    for (int i = 0; i < 2; i++)
+        if (c->channels[i])
+            close_channel(c->t, c->channels[i]);
+    for (int i = 0; i < c->base.size; i++)
+        tcp_link_close(&c->links[i]);
+    free(c->members);
+    free(c->links);
+    free(c->moves);
+    free(c->polls);
+    free(c->scratch);
+    free(c);
+}
+
+static struct tcp_channel *free_channel(struct tcp *t)
+{
+    for (int i = 0; i < TCP_CHANNELS; i++)
+        if (t->channels[i].link.fd < 0)
+            return &t->channels[i];
+    BUG("a rank in more groups than there are families");
+}
+
+/* The watcher sends for it from here on. */
+static struct tcp_channel *open_channel(struct tcp *t, const struct tcp_link *l)
+{
+    struct tcp_channel *h = free_channel(t);
+    pthread_mutex_lock(&h->mutex);
+    h->link = *l;
+    h->taken = h->given = 0;
+    h->is_broken = 0;
+    pthread_mutex_unlock(&h->mutex);
+    return h;
+}
+
+/* What waits is sent first. */
+static void close_channel(struct tcp *t, struct tcp_channel *h)
+{
+    int64_t until = clock_boottime_us() + FLUSH_US;
+    pthread_mutex_lock(&h->mutex);
+    while (h->queued && !h->is_broken && !tcp_is_over(t) && clock_boottime_us() < until)
+        wait_tick(&h->room, &h->mutex);
+    h->queued = 0;
+    tcp_link_close(&h->link);
+    pthread_mutex_unlock(&h->mutex);
+}
+
+static int connect_neighbours(struct tcp_comm *c, int index, struct err *e)
+{
+    int size = c->base.size, rank = c->base.rank;
+    int ring[2] = {(rank + 1) % size, (rank + size - 1) % size};
+    for (int i = 0; i < 2 && ring[i] != rank && (i == 0 || ring[1] != ring[0]); i++) {
+        struct tcp_link l = {.fd = -1};
+        int r =
+            tcp_connect(c->t, c->base.family, index, LANE_MESSAGE, &c->members[ring[i]], 1, &l, e);
+        if (r < 0)
+            return r;
+        c->channels[i] = open_channel(c->t, &l);
+    }
+    return 0;
+}
+
+static int connect_group(struct tcp_comm *c, int index, struct err *e)
+{
+    int is_line = c->base.family == COMM_PIPELINE || c->base.family == COMM_PIPELINE_BACK;
+    int r =
+        tcp_connect(c->t, c->base.family, index, LANE_DATA, c->members, c->base.size, c->links, e);
+    return r < 0 || !is_line ? r : connect_neighbours(c, index, e);
+}
+
+static int tcp_group(struct comm *world, enum comm_family family, int index, const int *members,
+                     int size, struct comm **ret, struct err *e)
+{
+    struct tcp_comm *c = new_comm(self(world)->t, family, members, size);
+    int r = connect_group(c, index, e);
+    if (r < 0)
+        free_comm(c);
+    else
+        *ret = &c->base;
+    return r;
+}
+
+/* ---- the world ---- */
+
+static int tcp_memory(struct comm *world, size_t bytes, void **ret, struct err *e)
+{
+    struct tcp *t = self(world)->t;
+    size_t need = round_up(bytes);
+    if (need > t->memory_bytes - t->memory_used)
+        return err_set(e, ERR_INTERNAL, "memory of %zu bytes is asked for, %zu are left", need,
+                       t->memory_bytes - t->memory_used);
+    t->memory = mem_realloc(t->memory, ((size_t)t->memory_count + 1) * sizeof *t->memory);
+    *ret = t->memory[t->memory_count++] = mem_aligned(need > 0 ? need : ALIGN);
+    t->memory_used += need;
+    return 0;
+}
+
+static void tcp_give_up(struct comm *world, const char *why)
+{
+    struct tcp *t = self(world)->t;
+    tcp_set_over(t, OVER_GAVE_UP, t->rank, why);
+}
+
+static int all_sent(struct tcp *t)
+{
+    int left = 0, n;
+    for (int r = 0; r < t->size; r++) {
+        int fd = t->peers[r].control.fd;
+        if (fd >= 0 && !__atomic_load_n(&t->peers[r].is_closed, __ATOMIC_RELAXED) &&
+            ioctl(fd, SIOCOUTQ, &n) == 0)
+            left |= n;
+    }
+    return !left;
+}
+
+/* What this rank has said last must have arrived before the sockets close: a socket that still has
+ * bytes to read takes with it what it had to send. */
+static void say_goodbye(struct tcp *t)
+{
+    int64_t until = clock_boottime_us() + FLUSH_US;
+    if (!tcp_is_over(t))
+        tcp_tell_all(t, TCP_BYE, NULL, 0);
+    while (!all_sent(t) && clock_boottime_us() < until)
+        poll(NULL, 0, 1);
+}
+
+static void free_channels(struct tcp *t)
+{
+    for (int i = 0; i < TCP_CHANNELS; i++) {
+        struct tcp_channel *h = &t->channels[i];
+        for (int q = 0; q < TCP_QUEUE; q++)
+            free(h->queue[q].wire);
+        pthread_mutex_destroy(&h->mutex);
+        pthread_cond_destroy(&h->room);
+    }
+}
+
+static void close_sockets(struct tcp *t)
+{
+    for (int r = 0; r < t->size; r++) {
+        tcp_link_close(&t->peers[r].control);
+        free(t->peers[r].payload);
+    }
+    for (int i = 0; i < t->arrival_count; i++)
+        mem_closep(&t->arrivals[i].fd);
+    for (int i = 0; i < t->pending_count; i++)
+        mem_closep(&t->pending[i].fd);
+    mem_closep(&t->listener);
+    mem_closep(&t->over_fd);
+    mem_closep(&t->wake_fd);
+}
+
+static void close_world(struct tcp *t)
+{
+    if (t->is_watched)
+        say_goodbye(t);
+    tcp_watch_stop(t);
+    free_channels(t);
+    close_sockets(t);
+    for (int i = 0; i < t->memory_count; i++)
+        free(t->memory[i]);
+    pthread_mutex_destroy(&t->mutex);
+    pthread_mutex_destroy(&t->control);
+    pthread_cond_destroy(&t->changed);
+    sodium_memzero(t->key, sizeof t->key);
+    free(t->master_host);
+    free(t->memory);
+    free(t->peers);
+    free(t->arrivals);
+    free(t->pending);
+    free(t);
+}
+
+static void tcp_close(struct comm *base)
+{
+    struct tcp_comm *c = self(base);
+    struct tcp *t = base->family == COMM_WORLD ? c->t : NULL;
+    free_comm(c);
+    if (t)
+        close_world(t);
+}
+
+static const struct comm_verbs tcp_verbs = {
+    .name = "tcp",
+    .all_reduce = tcp_all_reduce,
+    .reduce_scatter = tcp_reduce_scatter,
+    .all_gather = tcp_all_gather,
+    .broadcast = tcp_broadcast,
+    .exchange = tcp_exchange,
+    .send = tcp_send,
+    .recv = tcp_recv,
+    .barrier = tcp_barrier,
+    .group = tcp_group,
+    .memory = tcp_memory,
+    .give_up = tcp_give_up,
+    .close = tcp_close,
+};
+
+static void set_up_locks(struct tcp *t)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&t->mutex, NULL);
+    pthread_mutex_init(&t->control, NULL);
+    pthread_cond_init(&t->changed, &attr);
+    for (int i = 0; i < TCP_CHANNELS; i++) {
+        t->channels[i].link.fd = -1;
+        pthread_mutex_init(&t->channels[i].mutex, NULL);
+        pthread_cond_init(&t->channels[i].room, &attr);
+    }
+    pthread_condattr_destroy(&attr);
+}
+
+static void set_up(struct tcp *t, const struct comm_tcp_place *p, const struct comm_options *o)
+{
+    set_up_locks(t);
+    t->rank = o->rank;
+    t->size = o->size;
+    t->memory_bytes = round_up(o->memory_bytes);
+    t->message_bytes = o->message_bytes;
+    t->stop = o->stop;
+    t->deadline_us = 1000LL * (o->deadline_ms > 0 ? o->deadline_ms : COMM_DEADLINE_MS);
+    t->prove_us = 1000LL * TCP_PROVE_MS < t->deadline_us ? 1000LL * TCP_PROVE_MS : t->deadline_us;
+    t->epoch = (uint64_t)p->epoch;
+    t->master_host = mem_strdup(p->host);
+    t->master_port = p->port;
+    t->peers = mem_zalloc((size_t)o->size * sizeof *t->peers);
+    for (int r = 0; r < o->size; r++)
+        t->peers[r].control.fd = -1;
+    t->pending = mem_alloc((TCP_PENDING + (size_t)o->size) * sizeof *t->pending);
+    t->listener = -1;
+    t->over_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    strncpy(t->attempt, p->attempt, sizeof t->attempt - 1);
+    strncpy(t->peers[0].address.host, p->host, TCP_HOST_SIZE - 1); /* until it tells itself */
+    strncpy(t->peers[o->rank].address.node, p->node, TCP_NODE_SIZE - 1);
+    tcp_key_of(p->secret, t->key);
+}
+
+static int connect_world(struct tcp_comm *c, struct err *e)
+{
+    struct tcp *t = c->t;
+    if (t->over_fd < 0 || t->wake_fd < 0)
+        return err_errno(e, "cannot make an eventfd");
+    int r = tcp_meet(t, e);
+    if (r == 0)
+        r = tcp_connect(t, COMM_WORLD, 0, LANE_DATA, c->members, t->size, c->links, e);
+    if (r < 0 && r != ERR_PEER && t->is_watched)
+        tcp_set_over(t, OVER_GAVE_UP, t->rank, e->text);
+    return r;
+}
+
+int comm_tcp_open(const struct comm_tcp_place *p, const struct comm_options *o, struct comm **ret,
+                  struct err *e)
+{
+    if (sodium_init() < 0)
+        return err_set(e, ERR_INTERNAL, "libsodium does not start");
+    struct tcp *t = mem_zalloc(sizeof *t);
+    set_up(t, p, o);
+    struct tcp_comm *c = new_comm(t, COMM_WORLD, NULL, o->size);
+    int r = o->size > 1 ? connect_world(c, e) : 0;
+    if (r < 0)
+        tcp_close(&c->base);
+    else
+        *ret = &c->base;
+    return r;
+}
+
+size_t comm_tcp_bytes(const struct comm_options *o)
+{
+    return round_up(o->memory_bytes) + TCP_SCRATCH + TCP_QUEUE * tcp_frame_bytes(o->message_bytes);
+}
