@@ -340,20 +340,16 @@ static int tcp_send(struct comm *base, int to, const void *buf, size_t bytes, st
     struct tcp_channel *h = channel(c, to);
     if (bytes > c->t->message_bytes)
         BUG("a message of %zu bytes", bytes);
-    if (tcp_is_over(c->t))
-        return tcp_say_over(c->t, "send", e);
     pthread_mutex_lock(&h->mutex);
-    int r = wait_room(c, h, e);
-    if (r == 0 && !tcp_is_over(c->t))
+    int r = wait_room(c, h, e), is_over = tcp_is_over(c->t);
+    if (r == 0 && !is_over)
         start_message(c->t, h, buf, bytes);
     int is_broken = h->is_broken, waits = h->queued;
     pthread_mutex_unlock(&h->mutex);
-    if (r < 0)
-        return r;
     if (waits)
         tcp_wake(c->t);
     struct tcp_place p = {c->t, base, "send"};
-    return is_broken || tcp_is_over(c->t) ? tcp_say_ended(&p, h->link.peer, ECONNRESET, e) : 0;
+    return r < 0 || (!is_over && !is_broken) ? r : tcp_say_ended(&p, h->link.peer, ECONNRESET, e);
 }
 
 static int tcp_recv(struct comm *base, int from, void *buf, size_t bytes, struct err *e)

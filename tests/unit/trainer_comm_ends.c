@@ -41,6 +41,8 @@ static void a_stopped_rank_times_the_others_out(void **state)
 
 static int give_up_at_once(struct comm *world, int fd)
 {
+    struct err e;
+    OK(world->verbs->barrier(world, &e)); /* all have come */
     if (world->rank != 1)
         return step_for_ever(world, fd);
     world->verbs->give_up(world, "I am tired");
