@@ -111,7 +111,10 @@ static const char *call_text(const struct comm_call *c, char out[CALL_SIZE])
 int comm_say_apart(const struct comm *c, const char *who, const struct comm_call *theirs,
                    struct err *e)
 {
-    static const char *const FAMILIES[] = {"world", "data", "tensor", "pipeline", "pipeline_back"};
+    static const char *const FAMILIES[] = {"world",  "data",     "batch",
+                                           "tensor", "pipeline", "pipeline_back"};
+    _Static_assert(sizeof FAMILIES / sizeof FAMILIES[0] == COMM_FAMILY__MAX,
+                   "a family without a name");
     char here[CALL_SIZE], there[CALL_SIZE];
     return err_set(e, ERR_INTERNAL,
                    "Ranks have come apart: as call %llu of their %s group %s makes %s, where this "
