@@ -64,11 +64,12 @@ run_table() { # NAME
 }
 
 # Layers with work: a pipeline has at most so many stages.
-max_stages() { jq '[.model.layers[] | select(.type == "dense" or .type == "layer_normalization" or .type == "rescaling")] | length' "tests/reference/$1/job.json"; }
+max_stages() { jq '[.model.layers[] | select(.type | IN("dense", "conv2d", "layer_normalization", "rescaling"))] | length' "tests/reference/$1/job.json"; }
 
 @test "digits-mlp-sgd: every strategy gives the reference's losses" { run_table digits-mlp-sgd; }
 @test "mnist-mlp-adam: every strategy gives the reference's losses" { run_table mnist-mlp-adam; }
 @test "synthetic-seed42: every strategy gives the reference's losses" { run_table synthetic-seed42; }
+@test "digits-conv-nesterov: every strategy gives the reference's losses" { run_table digits-conv-nesterov; }
 @test "digits-deep-adamw: every strategy gives the reference's losses" { run_table digits-deep-adamw; }
 
 @test "same spec, same ranks, run twice: the same bits" {
