@@ -48,6 +48,7 @@ static void conv_backward(const struct layer_call *c, float *dy, float *dx, floa
 
 const struct layer_kind layer_conv2d = {
     .kept = conv_kept,
+    .kept_is_output = 1,
     .forward = conv_forward,
     .backward = conv_backward,
 };

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "trainer/layer.h"
 
 #define ALIGN 16 /* elements */
 
@@ -60,9 +59,6 @@ static int check_sizes(const struct model *m, const struct net_chunk *k, struct 
 {
     for (int l = k->first; l < k->last; l++) {
         int64_t in = shape_elements(&m->layers[l].in), out = shape_elements(&m->layers[l].out);
-        if (layer_wants_sums(&m->layers[l]) || m->layers[l].type == LAYER_ADD)
-            return err_set(e, ERR_INVALID, "Layer \"%s\" is %s, which does not run yet.",
-                           m->layers[l].name, layer_type_name(m->layers[l].type));
         if (in > INT_MAX || out > INT_MAX)
             return err_set(
                 e, ERR_TOO_LARGE,

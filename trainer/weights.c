@@ -56,6 +56,22 @@ static int check_names(const struct engine *g, const struct safetensors *s, stru
     return 0;
 }
 
+static int has(const struct safetensors *s, const char *name)
+{
+    for (int i = 0; i < safetensors_count(s); i++)
+        if (strcmp(safetensors_name(s, i), name) == 0)
+            return 1;
+    return 0;
+}
+
+/* Weights without moving statistics are those of a model before training: these start as always. A
+ * frozen layer would be stuck with them. */
+static int starts_anew(const struct engine *g, const struct net_tensor *t,
+                       const struct safetensors *s)
+{
+    return t->spec->is_fixed && !g->job->model.layers[t->layer].frozen && !has(s, t->name);
+}
+
 static int read_all(struct engine *g, const struct safetensors *s, struct err *e)
 {
     int r = check_names(g, s, e);
@@ -63,7 +79,10 @@ static int read_all(struct engine *g, const struct safetensors *s, struct err *e
         const struct net_tensor *t = &g->stage.net.tensors[i];
         CLEANUP(mem_freep) float *host = host_buffer(t);
         comm_progress(g->mesh.world);
-        r = safetensors_read(s, t->name, &t->spec->shape, host, e);
+        if (starts_anew(g, t, s))
+            random_initialize(t->spec, g->stage.seed, t->number, host);
+        else
+            r = safetensors_read(s, t->name, &t->spec->shape, host, e);
         if (r == 0)
             put(g, t, host);
     }
