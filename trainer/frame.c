@@ -84,7 +84,6 @@ static void set_homes(struct frame_layout *y, const struct frame_options *o)
         }
         f->home = o->recompute && o->recompute[l] && !is_output(n, l) ? FRAME_AGAIN : FRAME_KEPT;
         f->packed = o->bfloat16 && frame_rounds(n, l);
-        f->kept_packed = f->packed && layer_kinds[n->model->layers[l].type]->kept_is_output;
     }
 }
 
@@ -202,6 +201,7 @@ static void place_outputs(struct frame_layout *y)
         if (k->kept)
             f->kept_elements =
                 k->kept(x, frame_activation(y->net, l), y->max_rows, last_size(&x->out));
+        f->kept_packed = f->packed && f->kept_elements > 0 && k->kept_is_output;
         f->y = take(used, value_bytes(out_elements(y, l), f->packed));
         f->kept = take(used, value_bytes(f->kept_elements, f->kept_packed));
         y->scratch_bytes = scratch > y->scratch_bytes ? scratch : y->scratch_bytes;

@@ -83,9 +83,8 @@ static struct job_spec *gang_spec(const json_t *doc)
     return s;
 }
 
-/* A mesh of data x pipeline; `kind` says what the data coordinate means. */
-static void gang_open(struct gang *g, const json_t *doc, enum strategy_kind kind, int data,
-                      int pipeline, int microbatches, enum pipeline_schedule schedule)
+/* `p` without ranks, stages and what else follows; sizes of 0 are 1. */
+static void gang_open_plan(struct gang *g, const json_t *doc, const struct plan *p)
 {
     struct err e;
     *g = (struct gang){.dir = "/tmp/trainyard-test-XXXXXX"};
@@ -94,17 +93,16 @@ static void gang_open(struct gang *g, const json_t *doc, enum strategy_kind kind
     assert_non_null(g->roots[1] = realpath("tests/reference", NULL));
     g->launch = (struct launch){
         .job = "job_test", .spec = gang_spec(doc), .data_roots = g->roots, .data_root_count = 2};
-    g->launch.plan = (struct plan){.kind = kind,
-                                   .ranks = data * pipeline,
-                                   .data = data,
-                                   .pipeline = pipeline,
-                                   .tensor = 1,
-                                   .chunks = 1,
-                                   .parallel = g->launch.spec->strategy.parallel,
-                                   .microbatches = microbatches,
-                                   .schedule = schedule,
-                                   .stage_first = g->first};
-    if (plan_cut(g->launch.spec, pipeline, g->first, &e) < 0)
+    struct plan *x = &g->launch.plan;
+    *x = *p;
+    x->data = p->data ? p->data : 1;
+    x->pipeline = p->pipeline ? p->pipeline : 1;
+    x->tensor = p->tensor ? p->tensor : 1;
+    x->chunks = p->chunks ? p->chunks : 1;
+    x->microbatches = p->microbatches ? p->microbatches : 1;
+    x->ranks = x->data * x->pipeline * x->tensor;
+    x->stage_first = g->first;
+    if (plan_cut(g->launch.spec, plan_stages(x), g->first, &e) < 0)
         fail_msg("%s", e.text);
     char path[128];
     snprintf(path, sizeof path, "%s/report", g->dir);
@@ -112,6 +110,19 @@ static void gang_open(struct gang *g, const json_t *doc, enum strategy_kind kind
     g->memory = memfd_create("gang", MFD_CLOEXEC);
     g->data = memfd_create("data", MFD_CLOEXEC);
     assert_true(g->report >= 0 && g->memory >= 0 && g->data >= 0);
+}
+
+/* A mesh of data x pipeline; `kind` says what the data coordinate means. */
+static inline void gang_open(struct gang *g, const json_t *doc, enum strategy_kind kind, int data,
+                             int pipeline, int microbatches, enum pipeline_schedule schedule)
+{
+    struct plan p = {.kind = kind,
+                     .data = data,
+                     .pipeline = pipeline,
+                     .microbatches = microbatches,
+                     .schedule = schedule};
+    parallel_set_defaults(&p.parallel);
+    gang_open_plan(g, doc, &p);
 }
 
 static struct engine_fds gang_fds(const struct gang *g)
