@@ -286,6 +286,19 @@ static void dense_and_normalisation_over_positions(void **state)
     check_model("[4, 2]", layers, LOSS_SPARSE_CATEGORICAL_CROSSENTROPY, 2);
 }
 
+/* Two that read the same output, one onto another, one that reads what only passes on. */
+static void gradients_that_skip_layers(void **state)
+{
+    (void)state;
+#define D6      "{\"type\": \"dense\", \"units\": 6, \"activation\": \"tanh\"},"
+#define PLUS(N) "{\"type\": \"add\", \"back\": " #N "},"
+#define LINEAR  "{\"type\": \"activation\", \"activation\": \"linear\"},"
+    const char *layers = D6 D6 D6 PLUS(2) PLUS(3) D6 LINEAR D6 PLUS(2) PLUS(7) D6
+        "{\"type\": \"dense\", \"units\": 4, \"activation\": \"softmax\"}";
+    check_model("[6]", layers, LOSS_SPARSE_CATEGORICAL_CROSSENTROPY, 0);
+    check_model("[6]", layers, LOSS_CATEGORICAL_CROSSENTROPY, 1);
+}
+
 static void a_first_layer_that_learns_nothing(void **state)
 {
     (void)state;
@@ -464,6 +477,7 @@ int main(void)
         cmocka_unit_test(every_activation_last_under_squared_error),
         cmocka_unit_test(other_layers),
         cmocka_unit_test(dense_and_normalisation_over_positions),
+        cmocka_unit_test(gradients_that_skip_layers),
         cmocka_unit_test(a_first_layer_that_learns_nothing),
         cmocka_unit_test(beta_one_adds_to_what_is_there),
         cmocka_unit_test(dropout_rests_outside_training),

@@ -184,6 +184,93 @@ static void rounded_activations_ignore_the_cuts(void **state)
     buf_done(&plain.weights);
 }
 
+/* ---- sums over the batch, and layers that others add to ---- */
+
+#define BN        "{\"type\": \"batch_normalization\"},"
+#define ADD(BACK) "{\"type\": \"add\", \"back\": " #BACK "},"
+
+/* Adds over bars, onto one another, and two that read the same. Plain gradients: those of a bias
+ * that a normalisation takes away are rounding alone, which Adam would make as large as others. */
+#define RESIDUAL                                                                                   \
+    "{\"name\": \"residual\", \"model\": {\"input\": [6], \"layers\": [" DENSE(8, "tanh")          \
+        DENSE(8, "gelu") DENSE(8, "linear") BN "{\"type\": \"activation\", \"activation\": "       \
+                                               "\"relu\"}," DENSE(8, "linear") BN ADD(4)           \
+                                                   DENSE(8, "silu") DENSE(8, "tanh") ADD(2) ADD(3) \
+                                                       DENSE(8, "tanh") BN                         \
+        "{\"type\": \"dense\", \"units\": 4, \"activation\": \"softmax\"}]},"                      \
+        "\"compile\": {\"optimizer\": {\"name\": \"sgd\", \"learning_rate\": 0.05, \"momentum\": " \
+        "0.9},"                                                                                    \
+        "\"loss\": \"sparse_categorical_crossentropy\"},"                                          \
+        "\"data\": {\"train\": {\"format\": \"synthetic\", \"samples\": 101, \"input\": 6,"        \
+        "\"classes\": 4, \"seed\": 1}}, \"fit\": {\"batch_size\": 29, \"seed\": 3, \"epochs\": 2," \
+        "\"shuffle\": true, \"validation_split\": 0.2}}"
+
+static const struct plan WITH_SUMS[] = {
+    {.kind = STRATEGY_PIPELINE, .pipeline = 2, .schedule = SCHEDULE_GPIPE, .microbatches = 3},
+    {.kind = STRATEGY_PIPELINE, .pipeline = 3, .schedule = SCHEDULE_GPIPE, .microbatches = 1},
+    {.kind = STRATEGY_PIPELINE, .pipeline = 3, .schedule = SCHEDULE_1F1B, .microbatches = 1},
+    {.kind = STRATEGY_MIRRORED, .data = 2, .microbatches = 1},
+    {.kind = STRATEGY_MIRRORED, .data = 2, .microbatches = 3},
+    {.kind = STRATEGY_MIRRORED, .data = 3, .microbatches = 3},
+    {.kind = STRATEGY_MIRRORED, .data = 5, .microbatches = 7}, /* micro-batches of none and one */
+    {.kind = STRATEGY_PIPELINE, .data = 2, .pipeline = 2, .microbatches = 3},
+    {.kind = STRATEGY_PIPELINE, .data = 3, .pipeline = 2, .microbatches = 1},
+};
+
+static void batch_moments_are_the_whole_batchs(void **state)
+{
+    (void)state;
+    struct outcome whole;
+    run_plan(RESIDUAL, &(struct plan){0}, &whole);
+    for (size_t i = 0; i < ARRAY_LEN(WITH_SUMS); i++)
+        check_close(RESIDUAL, &WITH_SUMS[i], &whole);
+    buf_done(&whole.weights);
+}
+
+static void computing_sums_again_changes_no_bit(void **state)
+{
+    (void)state;
+    static unsigned char ALL[LAYERS + 2];
+    static const unsigned char SOME[][LAYERS + 2] = {
+        {1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 1, 0, 1, 0},
+        {0, 1, 1, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 1, 0},
+    };
+    memset(ALL, 1, sizeof ALL);
+    for (size_t i = 0; i < ARRAY_LEN(WITH_SUMS); i++) {
+        struct plan p = WITH_SUMS[i];
+        struct outcome want;
+        run_plan(RESIDUAL, &p, &want);
+        p.recompute = ALL;
+        check_same_bits(RESIDUAL, &p, &want);
+        for (size_t k = 0; k < ARRAY_LEN(SOME); k++) {
+            p.recompute = (unsigned char *)SOME[k];
+            check_same_bits(RESIDUAL, &p, &want);
+        }
+        buf_done(&want.weights);
+    }
+}
+
+/* A schedule that starts backward passes before all forward ones are through. */
+static void sums_need_all_micro_batches(void **state)
+{
+    (void)state;
+    struct gang g;
+    json_auto_t *doc = gang_job(RESIDUAL);
+    gang_open_plan(&g, doc,
+                   &(struct plan){.kind = STRATEGY_PIPELINE,
+                                  .pipeline = 2,
+                                  .schedule = SCHEDULE_1F1B,
+                                  .microbatches = 4});
+    assert_int_equal(gang_prepare(&g), 0);
+    gang_start(&g);
+    gang_wait(&g);
+    assert_int_equal(g.status[0], TRAIN_PERMANENT);
+    const char *why = gang_text(gang_line(&g, "verdict", 0, 0), "reason");
+    assert_non_null(strstr(why, "gpipe"));
+    assert_non_null(strstr(why, "layers.3"));
+    gang_close(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -191,6 +278,9 @@ int main(void)
         cmocka_unit_test(meshes_give_the_same_losses),
         cmocka_unit_test(computing_again_changes_no_bit),
         cmocka_unit_test(rounded_activations_ignore_the_cuts),
+        cmocka_unit_test(batch_moments_are_the_whole_batchs),
+        cmocka_unit_test(computing_sums_again_changes_no_bit),
+        cmocka_unit_test(sums_need_all_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
