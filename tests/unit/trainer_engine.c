@@ -123,6 +123,21 @@ static void mirrored_follows_the_references(void **state)
             check_reference(REFERENCES[i], ranks, 1, 1, SCHEDULE_GPIPE);
 }
 
+/* Moments of the whole batch, whatever the split; micro-batches without a pipeline. */
+static void batch_normalisation_follows_the_references(void **state)
+{
+    (void)state;
+    static const char *const WITH_SUMS[] = {"digits-conv-nesterov"};
+    for (size_t i = 0; i < ARRAY_LEN(WITH_SUMS); i++) {
+        check_reference(WITH_SUMS[i], 1, 1, 1, SCHEDULE_GPIPE);
+        check_reference(WITH_SUMS[i], 2, 1, 1, SCHEDULE_GPIPE);
+        check_reference(WITH_SUMS[i], 3, 1, 2, SCHEDULE_GPIPE);
+        check_reference(WITH_SUMS[i], 1, 2, 3, SCHEDULE_GPIPE);
+        check_reference(WITH_SUMS[i], 2, 2, 2, SCHEDULE_GPIPE);
+        check_reference(WITH_SUMS[i], 1, 2, 1, SCHEDULE_1F1B);
+    }
+}
+
 static void pipelines_follow_the_references(void **state)
 {
     (void)state;
@@ -486,6 +501,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mirrored_follows_the_references),
+        cmocka_unit_test(batch_normalisation_follows_the_references),
         cmocka_unit_test(pipelines_follow_the_references),
         cmocka_unit_test(meshes_follow_the_references),
         cmocka_unit_test(twice_the_same_bits),
