@@ -99,6 +99,14 @@ static double least_limit(const struct groups *g, int stages)
     return high;
 }
 
+/* 0 where the first j groups are too dear for k stages, or the others for those that are left. */
+static int is_open(const struct groups *g, int stages, int k, int j, double limit)
+{
+    double slack = 1 + 1e-9; /* of rounding */
+    return g->total[j] <= k * limit * slack &&
+           g->total[g->count] - g->total[j] <= (stages - k) * limit * slack + limit * 1e-9;
+}
+
 /* Of the cuts whose dearest stage keeps to the limit, the most even: dynamic programming over
  * (stages, groups), least sum of squared costs. best[k][j] is the least for the first j groups in k
  * stages, from[k][j] where the last of these begins. At most MODEL_MAX_LAYERS groups. */
@@ -114,6 +122,8 @@ static void cut_evenly(const struct groups *g, int stages, double limit, int *re
         double *now = best + (size_t)(k % 2) * width;
         for (int j = 0; j <= g->count; j++) {
             now[j] = INFINITY;
+            if (!is_open(g, stages, k, j, limit))
+                continue;
             for (int i = j - 1; i >= k - 1; i--) {
                 double cost = stage_cost(g, i, j);
                 if (cost > limit || cost * cost >= now[j])

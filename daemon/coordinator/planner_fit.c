@@ -112,8 +112,7 @@ static int most_microbatches(const struct job_spec *job, const struct plan *plan
     return rows < PLAN_MAX_MICROBATCHES ? (int)rows : PLAN_MAX_MICROBATCHES;
 }
 
-/* All but zero, recompute and memory. */
-static int begin(const struct planner *p, const struct layout *l, struct plan *ret, struct err *e)
+int planner_begin(const struct planner *p, const struct layout *l, struct plan *ret, struct err *e)
 {
     const struct job_spec *job = p->job;
     *ret = (struct plan){.kind = l->kind,
@@ -211,7 +210,7 @@ static int try_hard(const struct planner *p, struct plan *plan)
 int planner_fit(const struct planner *p, const struct layout *l, int with_zero_3, struct plan *ret,
                 struct err *e)
 {
-    int r = begin(p, l, ret, e);
+    int r = planner_begin(p, l, ret, e);
     if (r < 0 || p->job->command)
         return r;
     int least = least_zero(p, ret), most = most_zero(p, ret);
@@ -226,14 +225,10 @@ int planner_fit(const struct planner *p, const struct layout *l, int with_zero_3
     return 0;
 }
 
-int planner_leanest(const struct planner *p, const struct layout *l, struct plan *ret,
-                    struct err *e)
+void planner_make_lean(const struct planner *p, struct plan *plan)
 {
-    int r = begin(p, l, ret, e);
-    if (r < 0)
-        return r;
-    ret->zero = most_zero(p, ret);
-    ret->microbatches = most_microbatches(p->job, ret);
-    recompute_to(p, ret, 0);
-    return 0;
+    plan->zero = most_zero(p, plan);
+    plan->microbatches = default_microbatches(p->job, plan);
+    plan->microbatches = most_microbatches(p->job, plan);
+    recompute_to(p, plan, 0);
 }

@@ -29,9 +29,10 @@ int64_t planner_rows(const struct job_spec *job, int data); /* of a batch, that 
  * `with_zero_3`. Where nothing fits, the leanest. ERR_INVALID if the layers cannot be cut so. */
 int planner_fit(const struct planner *p, const struct layout *l, int with_zero_3, struct plan *ret,
                 struct err *e);
-/* The leanest of all, at once. */
-int planner_leanest(const struct planner *p, const struct layout *l, struct plan *ret,
-                    struct err *e);
+/* The mesh alone, cut into stages: all but zero, recompute and memory_bytes. */
+int planner_begin(const struct planner *p, const struct layout *l, struct plan *ret, struct err *e);
+/* The leanest that can be made of it; p->job may have another batch than it was begun with. */
+void planner_make_lean(const struct planner *p, struct plan *plan);
 int planner_fits(const struct planner *p, const struct plan *plan);
 
 /* 1 if data ranks may be so many: those of a reproducible job divide its grains. */

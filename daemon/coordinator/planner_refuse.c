@@ -6,6 +6,13 @@
 
 #define PLANNER_MAX_DEVICES 64 /* how far the search for a device count that works goes */
 
+static int64_t lean(const struct planner *p, const struct job_spec *job, struct plan *plan)
+{
+    struct planner other = {.job = job, .limit = p->limit};
+    planner_make_lean(&other, plan);
+    return plan->memory_bytes;
+}
+
 /* The least that any mesh open to the job needs; INT64_MAX where there is none. */
 static int64_t least_memory(const struct planner *p, const struct job_spec *job)
 {
@@ -14,9 +21,10 @@ static int64_t least_memory(const struct planner *p, const struct job_spec *job)
     struct plan plan;
     int64_t least = INT64_MAX;
     for (int n = 0; planner_layout(job, n, &l); n++) {
-        if (planner_leanest(&other, &l, &plan, NULL) != 0)
+        if (planner_begin(&other, &l, &plan, NULL) != 0)
             continue;
-        least = plan.memory_bytes < least ? plan.memory_bytes : least;
+        int64_t bytes = lean(p, job, &plan);
+        least = bytes < least ? bytes : least;
         plan_done(&plan);
     }
     return least;
@@ -35,12 +43,13 @@ static struct job_spec as_auto(const struct job_spec *job, int devices)
     return other;
 }
 
+/* As many as it has, or twice, four times, ... that. */
 static int devices_that_fit(const struct planner *p)
 {
     int from = (int)p->job->resources.devices;
     if (p->job->strategy.kind == STRATEGY_SEGMENT_ENSEMBLE)
         return 0;
-    for (int devices = from; devices <= PLANNER_MAX_DEVICES; devices++) {
+    for (int devices = from; devices <= PLANNER_MAX_DEVICES; devices *= 2) {
         struct job_spec other = as_auto(p->job, devices);
         if (least_memory(p, &other) <= p->limit)
             return devices;
@@ -48,19 +57,37 @@ static int devices_that_fit(const struct planner *p)
     return 0;
 }
 
+/* The largest batch with which this mesh fits, over `least`; `least` where none does. */
+static int64_t largest_batch(const struct planner *p, struct plan *plan, int64_t least)
+{
+    struct job_spec other = *p->job;
+    int64_t fits = least, too_large = p->job->fit.batch_size;
+    while (too_large - fits > 1) {
+        /* the least that is worth having first: most often not even that fits */
+        other.fit.batch_size = fits == least ? fits + 1 : fits + (too_large - fits) / 2;
+        if (lean(p, &other, plan) <= p->limit)
+            fits = other.fit.batch_size;
+        else if (fits == least)
+            return least;
+        else
+            too_large = other.fit.batch_size;
+    }
+    return fits;
+}
+
 /* The largest batch with which this very job fits; 0: none does. */
 static int64_t batch_that_fits(const struct planner *p)
 {
-    int64_t fits = 0, not = p->job->fit.batch_size;
-    while (not -fits > 1) {
-        struct job_spec other = *p->job;
-        other.fit.batch_size = fits + (not -fits) / 2;
-        if (least_memory(p, &other) <= p->limit)
-            fits = other.fit.batch_size;
-        else
-            not = other.fit.batch_size;
+    struct layout l;
+    struct plan plan;
+    int64_t batch = 0;
+    for (int n = 0; planner_layout(p->job, n, &l); n++) {
+        if (planner_begin(p, &l, &plan, NULL) != 0)
+            continue;
+        batch = largest_batch(p, &plan, batch);
+        plan_done(&plan);
     }
-    return fits;
+    return batch;
 }
 
 static void add_proposal(const struct planner *p, int64_t needed, struct buf *b)
