@@ -19,58 +19,49 @@
 
 #define ADD(n) "{\"type\": \"add\", \"with\": \"" n "\"}"
 
-static const char
-    *const models[] =
-        {
-            DENSE(31, "relu") "," DENSE(17, "gelu") "," DENSE(40, "tanh") "," DENSE(
-                23, "silu") "," DENSE(10, "softmax"),
+static const char *const models[] = {
+    DENSE(31, "relu") "," DENSE(17, "gelu") "," DENSE(40, "tanh") "," DENSE(23, "silu") "," DENSE(
+        10, "softmax"),
 
-            "{\"type\": \"rescaling\", \"scale\": 2}," KIND("flatten") "," DENSE(
-                33,
-                "gelu") "," KIND("layer_normalization") ",{\"type\": \"dropout\", \"rate\": "
-                                                        "0.5}," DENSE(8,
-                                                                      "linear") ","
-                                                                                "{\"type\": "
-                                                                                "\"activation\", "
-                                                                                "\"activation\": "
-                                                                                "\"relu\"}," DENSE(9, "relu") "," DENSE(
-                                                                                    10,
-                                                                                    "linear") ",{"
-                                                                                              "\"ty"
-                                                                                              "pe\""
-                                                                                              ": "
-                                                                                              "\"ac"
-                                                                                              "tiva"
-                                                                                              "tion"
-                                                                                              "\", "
-                                                                                              "\"ac"
-                                                                                              "tiva"
-                                                                                              "tion"
-                                                                                              "\": "
-                                                                                              "\"so"
-                                                                                              "ftma"
-                                                                                              "x\""
-                                                                                              "}",
+    "{\"type\": \"rescaling\", \"scale\": 2}," KIND("flatten") "," DENSE(33, "gelu") "," KIND(
+        "layer_normalization") ",{\"type\": \"dropout\", \"rate\": "
+                               "0.5}," DENSE(8, "linear") ","
+                                                          "{\"type\": "
+                                                          "\"activation\", "
+                                                          "\"activation\": "
+                                                          "\"relu\"}," DENSE(9, "relu") "," DENSE(
+                                                              10, "linear") ",{"
+                                                                            "\"ty"
+                                                                            "pe\""
+                                                                            ": "
+                                                                            "\"ac"
+                                                                            "tiva"
+                                                                            "tion"
+                                                                            "\", "
+                                                                            "\"ac"
+                                                                            "tiva"
+                                                                            "tion"
+                                                                            "\": "
+                                                                            "\"so"
+                                                                            "ftma"
+                                                                            "x\""
+                                                                            "}",
 
-            "{\"type\": \"reshape\", \"target_shape\": [4, 6, 1]},"
-            "{\"type\": \"conv2d\", \"filters\": 5, \"kernel_size\": 3, \"padding\": \"same\", "
-            "\"activation\": \"gelu\"}," KIND("batch_normalization") "," KIND(
-                "max_pooling2d") ","
-                                 "{\"type\": \"conv2d\", \"filters\": 7, \"kernel_size\": 2, "
-                                 "\"activation\": \"relu\"}," KIND("flatten") "," DENSE(
-                                     12,
-                                     "silu") "," KIND("batch_normalization") "," DENSE(10,
-                                                                                       "softmax"),
+    "{\"type\": \"reshape\", \"target_shape\": [4, 6, 1]},"
+    "{\"type\": \"conv2d\", \"filters\": 5, \"kernel_size\": 3, \"padding\": \"same\", "
+    "\"activation\": \"gelu\"}," KIND("batch_normalization") "," KIND(
+        "max_pooling2d") ","
+                         "{\"type\": \"conv2d\", \"filters\": 7, \"kernel_size\": 2, "
+                         "\"activation\": \"relu\"}," KIND("flatten") "," DENSE(
+                             12, "silu") "," KIND("batch_normalization") "," DENSE(10, "softmax"),
 
-            "{\"type\": \"embedding\", \"input_dim\": 30, \"output_dim\": 6, \"name\": "
-            "\"e\"}," DENSE(9, "gelu") "," DENSE(6, "linear") "," ADD(
-                "e") ",{\"type\": \"dense\", \"units\": 5, "
-                     "\"name\": \"f\"}," DENSE(8, "relu") "," KIND("layer_normalization") "," DENSE(
-                         5,
-                         "linear") "," ADD("f") ",{\"type\": \"activation\", \"activation\": "
-                                                "\"relu\"}," KIND("flatten") "," DENSE(11,
-                                                                                       "tanh") "," DENSE(10,
-                                                                                                         "softmax"),
+    "{\"type\": \"embedding\", \"input_dim\": 30, \"output_dim\": 6, \"name\": "
+    "\"e\"}," DENSE(9, "gelu") "," DENSE(6, "linear") "," ADD(
+        "e") ",{\"type\": \"dense\", \"units\": 5, "
+             "\"name\": \"f\"}," DENSE(8, "relu") "," KIND("layer_normalization") "," DENSE(
+                 5, "linear") "," ADD("f") ",{\"type\": \"activation\", \"activation\": "
+                                           "\"relu\"}," KIND("flatten") "," DENSE(
+                                               11, "tanh") "," DENSE(10, "softmax"),
 };
 
 static struct job_spec *job_of(const char *layers, int bfloat16)
@@ -144,8 +135,10 @@ static void try_mesh(const struct job_spec *job, int data, int pipeline, int chu
     parallel_set_defaults(&p.parallel);
     p.stage_first = mem_zalloc(((size_t)plan_stages(&p) + 1) * sizeof *p.stage_first);
     for (int l = 0; l < job->model.layer_count; l++) /* its sums need all micro-batches at once */
-        if (job->model.layers[l].type == LAYER_BATCH_NORMALIZATION && microbatches > 1)
+        if (job->model.layers[l].type == LAYER_BATCH_NORMALIZATION) {
             p.schedule = chunks > 1 ? p.schedule : SCHEDULE_GPIPE;
+            p.microbatches = chunks > 1 ? 1 : microbatches;
+        }
     if (plan_cut(job, plan_stages(&p), p.stage_first, &e) < 0)
         fail_msg("%s", e.text);
     expect_same(job, &p);
