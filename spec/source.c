@@ -73,8 +73,7 @@ static void check_array_name(struct decoding *d, const struct where *at, const c
     {                                                                                              \
         .name = "memory_limit", .also = "max_memory buffer_size", .kind = FIELD_CUSTOM,            \
         .decode = decode_memory_limit,                                                             \
-        .help = "the size from which on data is read from its file as it is needed",               \
-        .example = "\"4GiB\""                                                                      \
+        .help = "the size from which on prepared data is kept on disk", .example = "\"4GiB\""      \
     }
 
 static const struct object *const source_objects[];
@@ -189,6 +188,7 @@ static const struct field synthetic_fields[] = {
      .help = "the seed of the generator",
      .example = "42"},
     LIMIT_FIELD,
+    MEMORY_FIELD,
 };
 
 static const struct object idx = OBJECT("data of the format idx", idx_fields, source_objects);
