@@ -174,9 +174,10 @@ static void check_parameters(struct bench *b, const char *what)
     CLEANUP(mem_freep) float *g = mem_alloc((b->net.elements + 1) * sizeof *g);
     int checked = 0, all = 0;
     backward_now(b, 0);
-    memcpy(g, b->net.gradients, b->net.elements * sizeof *g);
+    memcpy(g, b->net.gradients, b->net.trained * sizeof *g);
     for (int t = 0; t < b->net.tensor_count; t++)
-        for (size_t i = 0; i < b->net.tensors[t].elements; i++, all++) {
+        for (size_t i = 0; !b->net.tensors[t].is_fixed && i < b->net.tensors[t].elements;
+             i++, all++) {
             size_t at = b->net.tensors[t].offset + i;
             checked += check_one(b, b->net.parameters + at, (double)g[at], what);
         }
@@ -297,6 +298,34 @@ static void gradients_that_skip_layers(void **state)
         "{\"type\": \"dense\", \"units\": 4, \"activation\": \"softmax\"}";
     check_model("[6]", layers, LOSS_SPARSE_CATEGORICAL_CROSSENTROPY, 0);
     check_model("[6]", layers, LOSS_CATEGORICAL_CROSSENTROPY, 1);
+}
+
+#define CONV(MORE)                                                                                 \
+    "{\"type\": \"conv2d\", \"filters\": 2, \"kernel_size\": 3, \"padding\": \"same\"" MORE "},"
+#define TANH   ", \"activation\": \"tanh\""
+#define FROZEN TANH ", \"trainable\": false"
+#define ADD(N) "{\"type\": \"add\", \"back\": " #N "},"
+#define LAST   "{\"type\": \"dense\", \"units\": 3, \"activation\": \"softmax\"}"
+
+/* Residual blocks of convolutions, and layers that do not learn among those that do. */
+static void whole_networks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *input, *layers;
+    } NETS[] = {
+        {"[5, 4, 2]", CONV(TANH) CONV(TANH) CONV("") ADD(
+                          2) "{\"type\": \"average_pooling2d\"}, {\"type\": \"flatten\"}," LAST},
+        {"[4, 4, 1]", CONV(TANH) CONV(TANH) CONV(TANH) ADD(2) CONV(TANH) ADD(4) ADD(
+                          5) "{\"type\": \"average_pooling2d\"}, {\"type\": \"flatten\"}," LAST},
+        {"[4, 4, 1]",
+         CONV(TANH) CONV(FROZEN) CONV(TANH) "{\"type\": \"global_average_pooling2d\"}," LAST},
+        {"[4, 4, 1]", CONV(FROZEN) CONV(FROZEN) CONV(TANH)
+                          ADD(2) "{\"type\": \"global_average_pooling2d\"}," LAST},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(NETS); i++)
+        for (int first = 0; first < 2; first++)
+            check_model(NETS[i].input, NETS[i].layers, LOSS_SPARSE_CATEGORICAL_CROSSENTROPY, first);
 }
 
 static void a_first_layer_that_learns_nothing(void **state)
@@ -478,6 +507,7 @@ int main(void)
         cmocka_unit_test(other_layers),
         cmocka_unit_test(dense_and_normalisation_over_positions),
         cmocka_unit_test(gradients_that_skip_layers),
+        cmocka_unit_test(whole_networks),
         cmocka_unit_test(a_first_layer_that_learns_nothing),
         cmocka_unit_test(beta_one_adds_to_what_is_there),
         cmocka_unit_test(dropout_rests_outside_training),
