@@ -57,6 +57,25 @@ void checkpoints_close(struct checkpoints *c)
     *c = (struct checkpoints){0};
 }
 
+/* A snapshot, where checkpoints are taken beside the training; the weights of the best epoch, and
+ * those of the one before, which the writer may still hold. */
+int checkpoints_memory(const struct checkpoints *c, size_t *ret_bytes, struct err *e)
+{
+    const struct job_spec *job = c->g->job;
+    const struct early_stopping *rule = &job->fit.early_stopping;
+    size_t all, parameters;
+    int beside = c->root && (job->checkpoint.every_steps > 0 || job->checkpoint.every_s > 0);
+    int r = piece_copy_expect(c->g, 0, &all, e);
+    if (r == 0)
+        r = piece_copy_expect(c->g, 1, &parameters, e);
+    if (r < 0)
+        return r;
+    *ret_bytes = beside ? all : 0;
+    if (rule->enabled && rule->restore_best_weights)
+        *ret_bytes += beside ? 2 * parameters : parameters;
+    return 0;
+}
+
 /* ---- beginning one ---- */
 
 static void fill_manifest(struct checkpoints *c, const struct checkpoint_cursor *at)
@@ -88,25 +107,46 @@ static void fail(struct checkpoints *c, const struct err *e)
              (long long)c->manifest.scalars.step, e->text);
 }
 
-static void begin(struct checkpoints *c, const struct checkpoint_cursor *at)
+/* What a shard of now is to have: copied, or to be read from the engine as it is written. */
+static int list_items(struct checkpoints *c, const struct checkpoint_cursor *at, int copied,
+                      struct err *e)
+{
+    int r = copied ? piece_copy_take(c->g, 0, &c->snapshot, e)
+                   : piece_copy_list(c->g, 0, &c->snapshot, e);
+    if (r < 0)
+        return r;
+    c->best = at->best ? piece_copy_hold(at->best) : NULL;
+    c->items = shard_items(c->snapshot, c->best, &c->item_count);
+    c->writer.job = (struct checkpoint_job){
+        .root = c->root,
+        .step = c->manifest.scalars.step,
+        .rank = c->g->mesh.rank,
+        .items = c->items,
+        .count = c->item_count,
+    };
+    return 0;
+}
+
+static void read_live(void *context, int item, size_t from, size_t to, float *out)
+{
+    const struct checkpoints *c = context;
+    piece_read(c->g, &c->snapshot->pieces[item], from, to, out);
+}
+
+/* `copied` 0: nothing changes before it is written. */
+static void begin(struct checkpoints *c, const struct checkpoint_cursor *at, int copied)
 {
     struct err e;
     c->is_due = 0;
     c->started_us = clock_boottime_us();
     c->phase = CHECKPOINT_WRITING;
+    c->live = (struct checkpoint_source){.read = read_live, .context = c};
     fill_manifest(c, at);
-    int r = piece_copy_take(c->g, 0, &c->snapshot, &e);
-    if (r == 0) {
-        c->best = at->best ? piece_copy_hold(at->best) : NULL;
-        c->items = shard_items(c->snapshot, c->best, &c->item_count);
-        c->writer.task = CHECKPOINT_TASK_SHARD;
-        c->writer.root = c->root;
-        c->writer.step = c->manifest.scalars.step;
-        c->writer.rank = c->g->mesh.rank;
-        c->writer.items = c->items;
-        c->writer.count = c->item_count;
+    int r = list_items(c, at, copied, &e);
+    c->writer.task = CHECKPOINT_TASK_SHARD;
+    c->writer.job.source = copied ? NULL : &c->live;
+    if (r == 0)
         r = checkpoint_writer_start(&c->writer, &e);
-    }
     if (r < 0)
         fail(c, &e);
 }
@@ -155,6 +195,7 @@ static int commit(struct checkpoints *c, struct err *e)
     buf_clear(&c->text);
     manifest_print(m, &c->text);
     c->writer.task = CHECKPOINT_TASK_COMMIT;
+    c->writer.job = (struct checkpoint_job){.root = c->root, .step = m->scalars.step};
     c->writer.manifest = c->text.data;
     c->writer.manifest_size = c->text.len;
     c->phase = CHECKPOINT_COMMITTING;
@@ -261,7 +302,7 @@ int checkpoints_after_step(struct checkpoints *c, const struct checkpoint_cursor
     if (c->is_due && c->g->step == c->g->steps)
         c->is_due = 0; /* the weights themselves come next */
     if (r == 0 && c->is_due && is_idle)
-        begin(c, at);
+        begin(c, at, 1);
     else if (c->is_due && !was_due && is_first(c))
         say_note("The checkpoint of step %lld waits for that of step %lld", (long long)c->g->step,
                  (long long)c->manifest.scalars.step);
@@ -294,7 +335,7 @@ int checkpoints_take(struct checkpoints *c, const struct checkpoint_cursor *at, 
         return 0;
     int r = checkpoints_finish(c, e);
     if (r == 0 && word_of(c, 0)->committed != c->g->step) {
-        begin(c, at);
+        begin(c, at, 0);
         r = checkpoints_finish(c, e);
     }
     *ret_is_whole = r == 0 && word_of(c, 0)->committed == c->g->step;

@@ -48,7 +48,8 @@ struct checkpoints {
     struct piece_copy *best;     /* the same */
     struct checkpoint_item *items;
     int item_count;
-    struct buf text; /* the manifest, while it is written */
+    struct checkpoint_source live; /* reads from the engine */
+    struct buf text;               /* the manifest, while it is written */
     struct checkpoint_writer writer;
     struct err failure; /* the sentence of this rank's last failure */
 };
@@ -64,6 +65,9 @@ void checkpoints_close(struct checkpoints *c);
 void checkpoints_before_step(struct checkpoints *c);
 int checkpoints_after_step(struct checkpoints *c, const struct checkpoint_cursor *at,
                            struct err *e);
+
+/* Host bytes that copies beside the training will take. */
+int checkpoints_memory(const struct checkpoints *c, size_t *ret_bytes, struct err *e);
 
 /* Collective, between steps: waits until nothing is under way. */
 int checkpoints_finish(struct checkpoints *c, struct err *e);

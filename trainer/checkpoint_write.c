@@ -143,22 +143,39 @@ static int make_header(const struct checkpoint_item *items, int count, struct bu
     return r;
 }
 
-static int put_all(struct output *o, const struct checkpoint_item *items, int count, struct err *e)
+static int put_from_source(struct output *o, const struct checkpoint_job *j, int item,
+                           struct err *e)
+{
+    size_t n = (size_t)j->items[item].elements, most = WRITE_PIECE / sizeof(float);
+    CLEANUP(mem_freep) float *block = mem_alloc((n < most ? n : most) * sizeof *block);
+    int r = 0;
+    for (size_t at = 0; r == 0 && at < n; at += most) {
+        size_t end = n - at < most ? n : at + most;
+        j->source->read(j->source->context, item, at, end, block);
+        r = put(o, block, (end - at) * sizeof *block, e);
+    }
+    return r;
+}
+
+static int put_all(struct output *o, const struct checkpoint_job *j, struct err *e)
 {
     struct buf header = BUF_INIT;
-    int r = make_header(items, count, &header, e);
+    int r = make_header(j->items, j->count, &header, e);
     if (r == 0)
         r = put(o, header.data, header.len, e);
-    for (int i = 0; r == 0 && i < count; i++)
-        r = put(o, items[i].values, (size_t)items[i].elements * sizeof(float), e);
+    for (int i = 0; r == 0 && i < j->count; i++) {
+        const struct checkpoint_item *x = &j->items[i];
+        r = x->values ? put(o, x->values, (size_t)x->elements * sizeof(float), e)
+                      : put_from_source(o, j, i, e);
+    }
     if (r == 0 && fsync(o->fd) < 0)
         r = err_errno(e, "cannot sync %s", o->path);
     buf_done(&header);
     return r;
 }
 
-static int write_file(const char *path, const struct checkpoint_item *items, int count,
-                      const atomic_int *cancel, struct checkpoint_shard *ret, struct err *e)
+static int write_file(const char *path, const struct checkpoint_job *j, const atomic_int *cancel,
+                      struct checkpoint_shard *ret, struct err *e)
 {
     CLEANUP(mem_closep)
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -169,22 +186,21 @@ static int write_file(const char *path, const struct checkpoint_item *items, int
         return err_set(e, ERR_UNAVAILABLE, "no memory for a checksum");
     XXH3_128bits_reset(hash);
     struct output o = {.fd = fd, .path = path, .cancel = cancel, .hash = hash};
-    int r = put_all(&o, items, count, e);
+    int r = put_all(&o, j, e);
     *ret = (struct checkpoint_shard){o.bytes, sum_of(XXH3_128bits_digest(hash))};
     XXH3_freeState(hash);
     return r;
 }
 
-int checkpoint_write_shard(const char *root, int64_t step, int rank,
-                           const struct checkpoint_item *items, int count, const atomic_int *cancel,
+int checkpoint_write_shard(const struct checkpoint_job *j, const atomic_int *cancel,
                            struct checkpoint_shard *ret, struct err *e)
 {
     struct checkpoint_shard shard;
-    CLEANUP(mem_freep) char *directory = temporary_path(root, step);
-    CLEANUP(mem_freep) char *path = mem_printf("%s/rank-%d.safetensors", directory, rank);
+    CLEANUP(mem_freep) char *directory = temporary_path(j->root, j->step);
+    CLEANUP(mem_freep) char *path = mem_printf("%s/rank-%d.safetensors", directory, j->rank);
     if (mkdir(directory, 0700) < 0 && errno != EEXIST)
         return err_errno(e, "cannot make the directory %s", directory);
-    int r = write_file(path, items, count, cancel, &shard, e);
+    int r = write_file(path, j, cancel, &shard, e);
     if (r == 0)
         *ret = shard;
     return r;
@@ -266,10 +282,11 @@ int checkpoint_remove_leftovers(const char *root, int *ret_count, struct err *e)
 static void *work(void *context)
 {
     struct checkpoint_writer *w = context;
-    w->result = w->task == CHECKPOINT_TASK_COMMIT
-                    ? checkpoint_commit(w->root, w->step, w->manifest, w->manifest_size, &w->e)
-                    : checkpoint_write_shard(w->root, w->step, w->rank, w->items, w->count,
-                                             &w->cancel, &w->shard, &w->e);
+    if (w->task == CHECKPOINT_TASK_COMMIT)
+        w->result =
+            checkpoint_commit(w->job.root, w->job.step, w->manifest, w->manifest_size, &w->e);
+    else
+        w->result = checkpoint_write_shard(&w->job, &w->cancel, &w->shard, &w->e);
     atomic_store(&w->is_done, 1);
     return NULL;
 }

@@ -30,9 +30,15 @@ struct checkpoint_sum checkpoint_sum_of(const void *bytes, size_t n);
 /* One tensor of a shard. All borrowed. */
 struct checkpoint_item {
     const char *name;
-    const char *about; /* what __metadata__ has under the name */
-    const float *values;
+    const char *about;   /* what __metadata__ has under the name */
+    const float *values; /* NULL: the source has them */
     int64_t elements;
+};
+
+/* Where values come from that nobody has copied, and what is called for each block of them. */
+struct checkpoint_source {
+    void (*read)(void *context, int item, size_t from, size_t to, float *out);
+    void *context;
 };
 
 struct checkpoint_shard {
@@ -40,10 +46,18 @@ struct checkpoint_shard {
     struct checkpoint_sum sum; /* of the whole file */
 };
 
-/* Writes <root>/<name of step>.tmp/rank-<rank>.safetensors and syncs it; makes the directory. Gives
- * up with ERR_STALE soon after *cancel (may be NULL) becomes non-zero. */
-int checkpoint_write_shard(const char *root, int64_t step, int rank,
-                           const struct checkpoint_item *items, int count, const atomic_int *cancel,
+/* What is to be written as <root>/<name of step>.tmp/rank-<rank>.safetensors. All borrowed. */
+struct checkpoint_job {
+    const char *root;
+    int64_t step;
+    int rank;
+    const struct checkpoint_item *items;
+    int count;
+    const struct checkpoint_source *source; /* NULL where all items have values */
+};
+/* Writes and syncs it; makes the directory. Gives up with ERR_STALE soon after *cancel (may be
+ * NULL) becomes non-zero. */
+int checkpoint_write_shard(const struct checkpoint_job *j, const atomic_int *cancel,
                            struct checkpoint_shard *ret, struct err *e);
 
 /* Writes the manifest and gives the directory its name; what had the name before is deleted. */
@@ -65,12 +79,8 @@ struct checkpoint_writer {
     int is_running; /* there is a thread to join */
     atomic_int is_done, cancel;
     enum checkpoint_task task;
-    const char *root; /* borrowed */
-    int64_t step;
-    int rank;
-    struct checkpoint_item *items; /* of a shard; borrowed until joined */
-    int count;
-    const char *manifest; /* of a commit; borrowed until joined */
+    struct checkpoint_job job; /* borrowed until joined; of a commit root and step */
+    const char *manifest;      /* of a commit; borrowed until joined */
     size_t manifest_size;
     struct checkpoint_shard shard; /* what was written */
     int result;                    /* with the sentence in e */

@@ -71,12 +71,12 @@ static int keep_best(struct run *u, struct err *e)
     struct piece_copy *copy;
     if (!rule_of(u)->restore_best_weights)
         return 0;
-    int r = piece_copy_take(u->g, 1, &copy, e);
-    if (r < 0)
-        return r;
     piece_copy_drop(u->at.best);
-    u->at.best = copy;
-    return 0;
+    u->at.best = NULL;
+    int r = piece_copy_take(u->g, 1, &copy, e);
+    if (r == 0)
+        u->at.best = copy;
+    return r;
 }
 
 static int consider_stopping(struct run *u, int64_t epoch, const struct epoch_result *x,
@@ -223,7 +223,11 @@ static int start(struct run *u, struct err *e)
 {
     struct engine *g = u->g;
     struct err late;
+    size_t copies = 0;
     int r = checkpoints_open(&u->checkpoints, g, u->out, e);
+    if (r == 0)
+        r = checkpoints_memory(&u->checkpoints, &copies, e);
+    g->memory_bytes += copies;
     if (r == 0)
         r = go_on(u, e);
     if (r == 0)

@@ -51,7 +51,7 @@ void piece_copy_add(struct piece_copy *c, const struct piece *p, const char *nam
     c->values[n] = take_values;
 }
 
-int piece_copy_take(struct engine *g, int parameters_only, struct piece_copy **ret, struct err *e)
+int piece_copy_list(struct engine *g, int parameters_only, struct piece_copy **ret, struct err *e)
 {
     struct piece *list;
     size_t count;
@@ -59,24 +59,41 @@ int piece_copy_take(struct engine *g, int parameters_only, struct piece_copy **r
     if (r < 0)
         return r;
     struct piece_copy *c = piece_copy_new();
-    for (size_t i = 0; i < count; i++) {
-        if (parameters_only && list[i].kind != PIECE_PARAMETER)
-            continue;
-        float *values = mem_alloc(elements(&list[i]) * sizeof *values);
-        piece_read(g, &list[i], 0, elements(&list[i]), values);
-        piece_copy_add(c, &list[i], piece_tensor_name(g, &list[i]), values);
-    }
+    for (size_t i = 0; i < count; i++)
+        if (!parameters_only || list[i].kind == PIECE_PARAMETER)
+            piece_copy_add(c, &list[i], piece_tensor_name(g, &list[i]), NULL);
     free(list);
     *ret = c;
     return 0;
 }
 
-size_t piece_copy_bytes(const struct piece_copy *c)
+int piece_copy_take(struct engine *g, int parameters_only, struct piece_copy **ret, struct err *e)
 {
+    struct piece_copy *c;
+    int r = piece_copy_list(g, parameters_only, &c, e);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < c->count; i++) {
+        size_t n = elements(&c->pieces[i]);
+        c->values[i] = mem_alloc(n * sizeof(float));
+        piece_read(g, &c->pieces[i], 0, n, c->values[i]);
+    }
+    *ret = c;
+    return 0;
+}
+
+int piece_copy_expect(struct engine *g, int parameters_only, size_t *ret_bytes, struct err *e)
+{
+    struct piece_copy *c;
     size_t sum = 0;
-    for (size_t i = 0; c && i < c->count; i++)
+    int r = piece_copy_list(g, parameters_only, &c, e);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < c->count; i++)
         sum += elements(&c->pieces[i]) * sizeof(float);
-    return sum;
+    piece_copy_drop(c);
+    *ret_bytes = sum;
+    return 0;
 }
 
 /* ---- giving back ---- */

@@ -8,12 +8,14 @@
 struct piece_copy {
     struct piece *pieces; /* [count] */
     char **names;         /* [count]: of their tensors */
-    float **values;       /* [count][to - from]; one allocation each */
+    float **values;       /* [count][to - from]; one allocation each, NULL where not copied */
     size_t count;
     int users; /* whoever holds one more reference to it */
 };
 
-/* What this rank is to save now. `parameters_only` leaves out all other kinds. */
+/* What this rank is to save now, without values yet. `parameters_only` leaves out other kinds. */
+int piece_copy_list(struct engine *g, int parameters_only, struct piece_copy **ret, struct err *e);
+/* The same with values. */
 int piece_copy_take(struct engine *g, int parameters_only, struct piece_copy **ret, struct err *e);
 struct piece_copy *piece_copy_new(void); /* an empty one */
 void piece_copy_add(struct piece_copy *c, const struct piece *p, const char *name,
@@ -24,6 +26,7 @@ void piece_copy_drop(struct piece_copy *c); /* NULL is fine */
 /* Sets all ranks' parameters from what all ranks have copied: collective. */
 int piece_copy_restore(struct engine *g, const struct piece_copy *c, struct err *e);
 
-size_t piece_copy_bytes(const struct piece_copy *c); /* of values; NULL: 0 */
+/* Bytes of values that a copy taken of this engine has. */
+int piece_copy_expect(struct engine *g, int parameters_only, size_t *ret_bytes, struct err *e);
 
 #endif

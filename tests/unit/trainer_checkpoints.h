@@ -80,8 +80,7 @@ static inline int save_as_rank(struct gang *g, int rank, int64_t every)
     return r < 0;
 }
 
-/* Trains with a whole checkpoint after each so many steps; nothing else is left. */
-static inline void gang_save_every(struct gang *g, int64_t every)
+static inline void gang_start_saving(struct gang *g, int64_t every)
 {
     assert_int_equal(gang_prepare(g), 0);
     for (int r = 0; r < g->launch.plan.ranks; r++) {
@@ -92,6 +91,12 @@ static inline void gang_save_every(struct gang *g, int64_t every)
             _exit(save_as_rank(g, r, every));
         }
     }
+}
+
+/* Trains with a whole checkpoint after each so many steps; nothing else is left. */
+static inline void gang_save_every(struct gang *g, int64_t every)
+{
+    gang_start_saving(g, every);
     gang_wait(g);
     for (int r = 0; r < g->launch.plan.ranks; r++)
         assert_int_equal(g->status[r], 0);
@@ -188,17 +193,42 @@ static inline void same_weights(const struct gang *a, const struct gang *b)
     buf_done(&y);
 }
 
-/* Checkpoints that a directory has, unfinished ones not counted. */
-static inline int count_named(const char *root, const char *end)
+/* Directories that never got their name. */
+static inline int count_unfinished(const struct store *s)
 {
     int n = 0;
-    char *command = mem_printf("ls %s | grep -c '%s$'", root, end);
+    char *command = mem_printf("ls %s | grep -c 'tmp$'", s->root);
     FILE *f = popen(command, "r");
     assert_non_null(f);
     assert_int_equal(fscanf(f, "%d", &n), 1);
     pclose(f);
     free(command);
     return n;
+}
+
+/* The checkpoints that lie in a store, newest first, whether reported or not. */
+static inline void list_store(const struct store *s, struct resume_list *ret)
+{
+    char *command = mem_printf("ls -r %s | grep '^step-[0-9]*$'", s->root), name[64];
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    for (ret->count = 0; fscanf(f, "%63s", name) == 1; ret->count++) {
+        char sum[CHECKPOINT_SUM_SIZE], path[160];
+        struct buf text = BUF_INIT;
+        struct err e;
+        snprintf(path, sizeof path, "%s/%s/manifest.json", s->root, name);
+        if (file_read(path, MANIFEST_MAX_BYTES, &text, &e) < 0)
+            fail_msg("%s", e.text);
+        assert_true(ret->count < 64);
+        ret->items[ret->count] = (struct launch_checkpoint){
+            .name = mem_strdup(name),
+            .step = strtoll(name + 5, NULL, 10),
+            .sum = mem_strdup(checkpoint_sum_text(checkpoint_sum_of(text.data, text.len), sum)),
+        };
+        buf_done(&text);
+    }
+    pclose(f);
+    free(command);
 }
 
 /* What a run says in standard output goes into a file of the gang's while it is open. */

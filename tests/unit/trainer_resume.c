@@ -1,6 +1,20 @@
 /* Going on from checkpoints: what comes after is what would have come, wherever a run was left and
  * whatever mesh goes on. */
+#include <sys/syscall.h>
+
 #include "tests/unit/trainer_checkpoints.h"
+
+/* ---- asked to stop at a line of the report ---- */
+
+static const char *stop_at; /* what the line has; NULL: never */
+
+/* Stands before the C library's: the report comes by here. */
+ssize_t write(int fd, const void *bytes, size_t n)
+{
+    if (stop_at && memmem(bytes, n, stop_at, strlen(stop_at)))
+        gang_stop = 1;
+    return syscall(SYS_write, fd, bytes, n);
+}
 
 /* `data` x `pipeline` ranks go on from each checkpoint in turn. */
 static void check_resumes(const struct gang *whole, struct resume_list *list, struct store *s,
@@ -76,6 +90,130 @@ static void at_any_other_mesh(void **state)
         gang_close(&whole);
         store_close(&s);
     }
+}
+
+/* ---- suspended ---- */
+
+/* One attempt that is asked to stop at `line`, from the newest checkpoint in the store. Returns 1
+ * when it was stopped, 0 when all steps were done before. */
+static int run_until(struct gang *g, const char *job, int data, int pipeline, struct store *s,
+                     const char *line)
+{
+    struct resume_list list;
+    list_store(s, &list);
+    gang_open_with(g, job, data, pipeline, s, 0);
+    resume_from(g, list.items, list.count);
+    stop_at = line;
+    assert_int_equal(gang_prepare(g), 0);
+    gang_start(g);
+    stop_at = NULL;
+    gang_wait(g);
+    list_done(&list);
+    int stopped = strcmp(gang_text(gang_line(g, "verdict", 0, 0), "outcome"), "stopped") == 0;
+    for (int r = 0; r < g->launch.plan.ranks; r++) {
+        const json_t *v = gang_line(g, "verdict", r, 0);
+        if (g->status[r] != 0)
+            fail_msg("%s", gang_text(v, "reason"));
+        assert_string_equal(gang_text(v, "outcome"), stopped ? "stopped" : "done");
+    }
+    assert_int_equal(gang_count(g, "checkpoint"), stopped);
+    assert_non_null(gang_line(g, "artifact", 0, 0));
+    return stopped;
+}
+
+/* A step an attempt, each on the next of the meshes. */
+static void check_chain(const int (*meshes)[2], size_t count, double tolerance)
+{
+    struct store s;
+    struct gang whole, g;
+    int64_t step = 0;
+    store_open(&s);
+    gang_open_with(&whole, RESUMABLE, meshes[0][0], meshes[0][1], &s, 0);
+    gang_run(&whole);
+    for (size_t i = 0, go_on = 1; go_on; i++, step++) {
+        const int *m = meshes[i % count];
+        go_on = (size_t)run_until(&g, RESUMABLE, m[0], m[1], &s, "\"type\":\"start\"");
+        same_rest(&whole, &g, step, step + 1, tolerance);
+        if (!go_on && tolerance == 0)
+            same_weights(&whole, &g);
+        gang_close(&g);
+    }
+    assert_int_equal(step, RESUMABLE_STEPS);
+    gang_close(&whole);
+    store_close(&s);
+}
+
+static void suspended_after_every_step(void **state)
+{
+    (void)state;
+    static const int one[][2] = {{2, 1}};
+    static const int many[][2] = {{4, 1}, {1, 1}, {2, 2}, {3, 1}, {1, 3}, {8, 1}, {2, 1}};
+    check_chain(one, 1, 0);
+    check_chain(many, ARRAY_LEN(many), 2e-5);
+}
+
+/* Without a directory, or with "checkpoint": false, there is nothing to go on from. */
+static void no_checkpoint_where_none_is_wanted(void **state)
+{
+    (void)state;
+    struct store s;
+    struct gang g;
+    store_open(&s);
+    for (int with_directory = 0; with_directory < 2; with_directory++) {
+        gang_open_with(&g, RESUMABLE, 2, 1, &s, 1);
+        g.launch.spec->checkpoint.enabled = !with_directory;
+        g.launch.checkpoints = with_directory ? s.root : NULL;
+        stop_at = "\"type\":\"start\"";
+        assert_int_equal(gang_prepare(&g), 0);
+        gang_start(&g);
+        stop_at = NULL;
+        gang_wait(&g);
+        assert_string_equal(gang_text(gang_line(&g, "verdict", 1, 0), "outcome"), "stopped");
+        assert_int_equal(gang_count(&g, "checkpoint"), 0);
+        gang_close(&g);
+    }
+    assert_int_equal(rmdir(s.root), 0);
+}
+
+/* ---- beside the training ---- */
+
+/* As many as get their turn: what is due while one is written waits. */
+static void taken_beside_the_training(void **state)
+{
+    (void)state;
+    struct store s;
+    struct gang whole, g;
+    struct resume_list list;
+    store_open(&s);
+    gang_open_with(&whole, RESUMABLE, 3, 1, &s, 1);
+    gang_run(&whole);
+    list_checkpoints(&whole, &list);
+    assert_true(list.count > 0);
+    for (int i = 0; i < list.count; i++) {
+        assert_int_not_equal(list.items[i].step, RESUMABLE_STEPS);
+        gang_open_with(&g, RESUMABLE, 3, 1, &s, 0);
+        resume_from(&g, &list.items[i], 1);
+        gang_run(&g);
+        same_rest(&whole, &g, list.items[i].step, RESUMABLE_STEPS, 0);
+        same_weights(&whole, &g);
+        gang_close(&g);
+    }
+    list_done(&list);
+    gang_close(&whole);
+    store_close(&s);
+}
+
+/* ---- early stopping ---- */
+
+#define STOPPING                                                                                   \
+    SMALL("100", "8", "{\"type\": \"dropout\", \"rate\": 0.25},",                                    \
+          "\"epochs\": 40, \"validation_split\": 0.3")
+
+static void ask_for_stopping(struct gang *g, int64_t patience, int restore)
+{
+    g->launch.spec->fit.early_stopping = (struct early_stopping){
+        .enabled = 1, .patience = patience, .restore_best_weights = restore};
+    g->launch.spec->compile_learning_rate;
 }
 
 int main(void)
