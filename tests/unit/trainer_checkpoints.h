@@ -182,13 +182,16 @@ static inline void same_rest(const struct gang *whole, const struct gang *g, int
             same_number(epoch_line(g, epoch), epoch_line(whole, epoch), "loss", tolerance);
 }
 
+/* The values; the headers tell the step. */
 static inline void same_weights(const struct gang *a, const struct gang *b)
 {
     struct buf x = BUF_INIT, y = BUF_INIT;
     read_whole(a, "model.safetensors", &x);
     read_whole(b, "model.safetensors", &y);
+    size_t data = 8 + (unsigned char)x.data[0] + 256 * (size_t)(unsigned char)x.data[1];
     assert_int_equal(x.len, y.len);
-    assert_memory_equal(x.data, y.data, x.len);
+    assert_true(data < x.len);
+    assert_memory_equal(x.data + data, y.data + data, x.len - data);
     buf_done(&x);
     buf_done(&y);
 }

@@ -1,5 +1,6 @@
 /* Going on from checkpoints: what comes after is what would have come, wherever a run was left and
  * whatever mesh goes on. */
+#include <math.h>
 #include <sys/syscall.h>
 
 #include "tests/unit/trainer_checkpoints.h"
@@ -205,15 +206,80 @@ static void taken_beside_the_training(void **state)
 
 /* ---- early stopping ---- */
 
-#define STOPPING                                                                                   \
-    SMALL("100", "8", "{\"type\": \"dropout\", \"rate\": 0.25},",                                    \
-          "\"epochs\": 40, \"validation_split\": 0.3")
+#define STOPPING(RULE)                                                                             \
+    SMALL("100", "8", "{\"type\": \"dropout\", \"rate\": 0.25},",                                  \
+          "\"epochs\": 40, \"validation_split\": 0.3, \"early_stopping\": {" RULE "}")
 
-static void ask_for_stopping(struct gang *g, int64_t patience, int restore)
+/* The last epoch and the best by Keras's rule, from the figures that were reported. */
+static void expect_end(const struct gang *g, int64_t patience, int64_t *ret_last, int64_t *ret_best)
 {
-    g->launch.spec->fit.early_stopping = (struct early_stopping){
-        .enabled = 1, .patience = patience, .restore_best_weights = restore};
-    g->launch.spec->compile_learning_rate;
+    double best = INFINITY;
+    int64_t waited = 0;
+    for (int64_t epoch = 1; epoch_line(g, epoch); epoch++) {
+        double x = gang_number(epoch_line(g, epoch), "val_loss");
+        waited = x < best ? 0 : waited + 1;
+        *ret_best = x < best ? epoch : *ret_best;
+        best = x < best ? x : best;
+        *ret_last = epoch;
+        if (waited >= patience)
+            return;
+    }
+}
+
+static void check_stopping(int data, int pipeline)
+{
+    struct store s;
+    struct gang whole, best, g;
+    int64_t last = 0, best_epoch = 0;
+    static const char job[] = STOPPING("\"patience\": 3, \"restore_best_weights\": true");
+    store_open(&s);
+    gang_open_with(&whole, job, data, pipeline, &s, 0);
+    gang_run(&whole);
+    expect_end(&whole, 3, &last, &best_epoch);
+    assert_int_equal(gang_count(&whole, "epoch"), last);
+    assert_true(last < 40 && best_epoch == last - 3 && best_epoch > 1);
+    assert_non_null(
+        strstr(gang_text(gang_line(&whole, "verdict", data * pipeline - 1, 0), "reason"),
+               "Early stopping: val_loss has not been better than "));
+
+    json_auto_t *doc = gang_job(STOPPING("\"patience\": 30"));
+    gang_open(&best, doc, pipeline > 1 ? STRATEGY_PIPELINE : STRATEGY_MIRRORED, data, pipeline,
+              pipeline, SCHEDULE_1F1B);
+    best.launch.spec->fit.epochs = best_epoch;
+    gang_run(&best);
+    same_weights(&whole, &best);
+
+    /* left after the best epoch, and gone on with by others */
+    char line[64];
+    snprintf(line, sizeof line, "\"type\":\"epoch\",\"rank\":0,\"epoch\":%d", (int)last - 1);
+    assert_int_equal(run_until(&g, job, data, pipeline, &s, line), 1);
+    gang_close(&g);
+    static const int meshes[][2] = {{1, 1}, {3, 1}, {2, 2}};
+    struct resume_list list;
+    list_store(&s, &list);
+    for (size_t i = 0; i <= ARRAY_LEN(meshes); i++) {
+        int is_same = i == ARRAY_LEN(meshes);
+        gang_open_with(&g, job, is_same ? data : meshes[i][0], is_same ? pipeline : meshes[i][1],
+                       &s, 0);
+        resume_from(&g, list.items, list.count);
+        gang_run(&g);
+        assert_non_null(epoch_line(&g, last));
+        assert_null(epoch_line(&g, last + 1));
+        same_weights(&whole, &g); /* the best epoch was before: whatever goes on, its bits */
+        gang_close(&g);
+    }
+    list_done(&list);
+    gang_close(&best);
+    gang_close(&whole);
+    store_close(&s);
+}
+
+static void stopping_early_with_the_best_weights(void **state)
+{
+    (void)state;
+    check_stopping(1, 1);
+    check_stopping(3, 1);
+    check_stopping(1, 2);
 }
 
 int main(void)
@@ -221,6 +287,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(to_the_bit_after_any_step),
         cmocka_unit_test(at_any_other_mesh),
+        cmocka_unit_test(suspended_after_every_step),
+        cmocka_unit_test(no_checkpoint_where_none_is_wanted),
+        cmocka_unit_test(taken_beside_the_training),
+        cmocka_unit_test(stopping_early_with_the_best_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
