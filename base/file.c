@@ -226,9 +226,14 @@ static int remove_children(struct removal *m, int dir_fd, struct err *e)
     return r;
 }
 
-int file_remove_tree(const char *path, struct err *e)
+int file_remove_at(int dir_fd, const char *name, struct err *e)
 {
     struct removal m = {.top_fd = -1};
-    int r = remove_entry(&m, AT_FDCWD, path, e);
-    return r < 0 ? err_prefix(e, "%s", path) : 0;
+    int r = remove_entry(&m, dir_fd, name, e);
+    return r < 0 ? err_prefix(e, "%s", name) : 0;
+}
+
+int file_remove_tree(const char *path, struct err *e)
+{
+    return file_remove_at(AT_FDCWD, path, e);
 }

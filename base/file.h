@@ -28,6 +28,7 @@ int file_mkdirs(const char *path, mode_t mode, struct err *e);
 
 /* Deletes a directory and all below it, never following symlinks. Missing is success. */
 int file_remove_tree(const char *path, struct err *e);
+int file_remove_at(int dir_fd, const char *name, struct err *e); /* `name` in that directory */
 
 /* 1 if this errno of an open says that we are out of descriptors or memory: nothing is known of the
  * file, and the same call may succeed later. */

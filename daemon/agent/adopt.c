@@ -1,6 +1,7 @@
 /* Finding again, at start, what an earlier agent had begun: the directories say it all. */
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -19,9 +20,11 @@ int adopt_launch(struct attempt *a, struct err *e)
     const json_t *epoch = json_object_get(doc, "epoch");
     const json_t *grace = json_object_get(doc, "grace_s");
     const char *boot = json_string_value(json_object_get(doc, "boot_id"));
+    const char *job = json_string_value(json_object_get(doc, "job"));
     if (!json_is_integer(epoch) || !boot)
         return err_set(e, ERR_CORRUPT, "%s lacks epoch or boot_id", path);
     a->epoch = json_integer_value(epoch);
+    snprintf(a->job, sizeof a->job, "%.39s", job ? job : "");
     if (json_is_integer(grace))
         a->default_grace_s = json_integer_value(grace);
     uploads_add_logs(a, json_object_get(doc, "ranks"));

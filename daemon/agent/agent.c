@@ -88,6 +88,7 @@ static int pump(struct agent *g)
     watch_pump(g);
     trouble_pump(g);
     pump_attempts(g);
+    sweep_pump(g);
     sync_pump(g);
     int r = sd_event_source_set_time(g->wake, (uint64_t)g->wake_at_us);
     return r < 0 ? r : sd_event_source_set_enabled(g->wake, SD_EVENT_ONESHOT);
@@ -189,6 +190,8 @@ int agent_init(struct agent *g, struct options *take_options, struct err *e)
 {
     *g = (struct agent){
         .options = *take_options, .state_lock_fd = -1, .moves_fd = -1, .writes_fd = -1};
+    g->sweep.fd = -1;
+    id_new("run", g->run);
     *take_options = (struct options){.cpu_devices = -1};
     g->attempts_dir = mem_printf("%s/attempts", g->options.state_dir);
     int r = proc_boot_id(g->boot_id, e);
@@ -212,6 +215,7 @@ int agent_init(struct agent *g, struct options *take_options, struct err *e)
 void agent_done(struct agent *g)
 {
     http_free(g->http);
+    sweep_done(g);
     for (int i = 0; i < g->attempt_count; i++)
         attempt_free(g->attempts[i]);
     free(g->attempts);

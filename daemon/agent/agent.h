@@ -15,6 +15,7 @@
 #include <sys/statvfs.h>
 #include <systemd/sd-event.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/id.h"
 #include "daemon/agent/http.h"
@@ -31,6 +32,8 @@
 #define AGENT_ARTIFACT_GIB  16 /* a larger one (mostly holes, perhaps) is left out */
 #define TROUBLE_SIZE        300
 #define LEFT_OUT_MAX        32
+#define SWEEP_JOBS_MAX      512    /* that one sync names */
+#define SWEEP_NAMES_MAX     256    /* of one job */
 #define AGENT_SHIM_STARTS   3      /* of one attempt, before its shim counts as lost */
 #define REPORT_LINES_MAX    2000   /* of one sync */
 #define REPORT_BYTES_MAX    524288 /* of one sync */
@@ -43,6 +46,23 @@ enum phase {
     PHASE_RUNNING,
     PHASE_LOST, /* the shim died without a record: ending what it left, holding its lock */
     PHASE_ENDED
+};
+
+/* The checkpoint directory, looked at and tidied by a child process: it may lie on a network, and a
+ * file server that is away must not stop the agent. See sweep.c. */
+struct sweep {
+    pid_t pid; /* of the child; 0: none */
+    int fd;    /* what it writes, -1 */
+    sd_event_source *source;
+    struct buf text;     /* of it, so far */
+    json_t *held;        /* [{"job", "names"}] as last seen; NULL: not yet */
+    int news;            /* it differs from what the coordinator was told */
+    json_t *removals;    /* as the coordinator wants them next, or NULL */
+    json_t *told;        /* what could not be removed and has been logged: {job: why} */
+    char after[ID_SIZE]; /* where the next look begins, where there is too much for one */
+    int due;
+    int64_t next_us, started_us; /* boot time */
+    char trouble[TROUBLE_SIZE];  /* of its disk, or that it does not answer */
 };
 
 struct upload {
@@ -58,6 +78,7 @@ struct upload {
 struct attempt {
     struct agent *agent;
     char id[ID_SIZE];
+    char job[ID_SIZE]; /* "" until its launch document has been read */
     char *dir;
     int has_dir; /* 0: nothing could be written; it lives in memory alone */
     int64_t epoch;
@@ -73,7 +94,7 @@ struct attempt {
     sd_event_source *shim_source;
     int lost_lock_fd; /* held while PHASE_LOST */
     size_t lost_killed;
-    int lost_empty; /* walks in a row that found nothing */
+    int lost_empty;        /* walks in a row that found nothing */
     int64_t look_again_us; /* boot time; WAITING and LOST */
     json_t *exit;          /* the exit record once ENDED */
     int forgotten;         /* remove it as soon as the shim is gone */
@@ -124,11 +145,15 @@ struct agent {
     int ready;
     int64_t seen, instance_epoch;
     char instance[ID_SIZE];
+    char run[ID_SIZE];  /* names this process of ours */
+    int64_t sequence;   /* of the last sync: two are under way, and the older may arrive last */
     int parked, urgent; /* a sync of that kind is in flight */
     int urgent_due;
     int failures;     /* in a row */
     int64_t retry_us; /* boot time; no call before it */
     int uploads_in_flight;
+
+    struct sweep sweep;
 
     char trouble[TROUBLE_SIZE]; /* why no new jobs should come; "": none */
     int64_t trouble_look_us, no_space_until_us;
@@ -202,13 +227,28 @@ json_t *left_out_exit(const struct attempt *a);  /* the exit record with them; a
 void trouble_pump(struct agent *g);
 void trouble_no_space(struct agent *g, const char *what); /* a write found no room */
 /* What a disk means; `had`: there was trouble before, which ends only with some room to spare. */
-void trouble_of_disk(const char *dir, const struct statvfs *fs, int had, char out[TROUBLE_SIZE]);
+void trouble_of_disk(const char *what, const char *dir, const struct statvfs *fs, int had,
+                     char out[TROUBLE_SIZE]);
 
 /* ---- watch.c ---- */
 int watch_init(struct agent *g, struct err *e);
 void watch_add(struct attempt *a);
 void watch_remove(struct attempt *a);
 void watch_pump(struct agent *g);
+
+/* ---- sweep.c ---- */
+void sweep_pump(struct agent *g);
+void sweep_done(struct agent *g);
+void sweep_soon(struct agent *g); /* there is something new in it */
+/* `list`: what the coordinator wants removed, [{"job", "epoch", "remove", "all"}]. */
+void sweep_want(struct agent *g, const json_t *list);
+
+/* ---- tidy.c: what the child does ---- */
+/* Removes what `removals` names (or NULL) beneath `root`, and lists what is left, at most
+ * SWEEP_JOBS_MAX jobs behind `after`: {"held": [{"job", "names"}], "after", "failed": {job: why},
+ * "disk": [f_frsize, f_blocks, f_bavail, f_files, f_favail]}. "error" where it cannot be read. */
+json_t *tidy(const char *root, const json_t *removals, const char *after);
+int tidy_name_valid(const char *name); /* of a checkpoint, or of one that is being written */
 
 /* ---- sync.c ---- */
 void sync_pump(struct agent *g);

@@ -164,6 +164,7 @@ int answer_apply(struct agent *g, const char *text, size_t n, struct err *e)
     int r = take_instance(g, doc, &old_wishes, e);
     if (r < 0 || old_wishes)
         return r;
+    sweep_want(g, json_object_get(doc, "checkpoints"));
     json_array_foreach(wanted, i, item)
     {
         struct wish w;

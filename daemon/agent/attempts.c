@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -305,6 +306,20 @@ void attempt_want(struct attempt *a)
         not_begun(a, &e);
 }
 
+/* A job that takes checkpoints is told of those that there are, if only by an empty list. */
+static int add_checkpoints(const struct attempt *a, json_t *launch, struct err *e)
+{
+    if (!json_object_get(launch, "resume"))
+        return 0;
+    if (!id_valid("job", a->job)) /* it becomes a directory's name */
+        return err_set(e, ERR_INVALID,
+                       "the launch document names no job, so there is no place for "
+                       "its checkpoints");
+    json_object_set_new(launch, "checkpoints",
+                        json_sprintf("%s/%s", a->agent->options.checkpoint_dir, a->job));
+    return 0;
+}
+
 /* What only this node knows, put into the coordinator's document. */
 static void complete_launch(const struct agent *g, json_t *launch)
 {
@@ -349,9 +364,11 @@ void attempt_launch(struct agent *g, const char *id, int64_t epoch, json_t *laun
     if (json_is_integer(grace))
         a->default_grace_s = json_integer_value(grace);
     a->changed = 1;
+    const char *job = json_string_value(json_object_get(launch, "job"));
+    snprintf(a->job, sizeof a->job, "%.39s", job ? job : "");
     complete_launch(g, launch);
     uploads_add_logs(a, json_object_get(launch, "ranks"));
-    if (make_directory(a, launch, &e) < 0) {
+    if (add_checkpoints(a, launch, &e) < 0 || make_directory(a, launch, &e) < 0) {
         log_event(LOG_LEVEL_ERROR, "launch_failed", "attempt=%s error=%s", id, log_quote(e.text));
         not_begun(a, &e);
         return;

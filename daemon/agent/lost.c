@@ -1,7 +1,8 @@
 /* An attempt whose shim died without an exit record: its ranks died with it (PR_SET_PDEATHSIG);
  * what they had started is found by the mark in its environment and killed in rounds until two
  * walks in a row find nothing: a process that is just executing another program shows an empty
- * environment for a moment. Meanwhile we hold the attempt's lock, so that no shim can start into it. */
+ * environment for a moment. Meanwhile we hold the attempt's lock, so that no shim can start into
+ * it. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -49,6 +49,8 @@ static const struct setting settings[] = {
     {"run_as", offsetof(struct options, run_as)},
     {"trainer", offsetof(struct options, trainer)},
     {"shim", offsetof(struct options, shim)},
+    {"checkpoint_dir", offsetof(struct options, checkpoint_dir)},
+    {"checkpoint_share", offsetof(struct options, checkpoint_share)},
     {"cpu_devices", SIZE_MAX},
     {"data_root", SIZE_MAX},
 };
@@ -62,8 +64,14 @@ static const struct argp_option argp_options[] = {
     {"run-as", KEY_SETTING + 4, "USER", 0, "User that jobs run as (default: our own)", 0},
     {"trainer", KEY_SETTING + 5, "PATH", 0, "trainyard-trainer (default: beside this program)", 0},
     {"shim", KEY_SETTING + 6, "PATH", 0, "trainyard-shim (default: beside this program)", 0},
-    {"cpu-devices", KEY_SETTING + 7, "N", 0, "Ranks at a time on CPUs (default: the cores)", 0},
-    {"data-root", KEY_SETTING + 8, "DIR", 0, "Directory that jobs may read data from; repeatable",
+    {"checkpoint-dir", KEY_SETTING + 7, "DIR", 0,
+     "Where jobs write checkpoints (default: checkpoints in the state directory)", 0},
+    {"checkpoint-share", KEY_SETTING + 8, "NAME", 0,
+     "DIR is on a shared file system of this name; jobs can go on on any node that gives the same "
+     "name",
+     0},
+    {"cpu-devices", KEY_SETTING + 9, "N", 0, "Ranks at a time on CPUs (default: the cores)", 0},
+    {"data-root", KEY_SETTING + 10, "DIR", 0, "Directory that jobs may read data from; repeatable",
      0},
     {"config", KEY_CONFIG, "FILE", 0, "Configuration file", 0},
     {"verbose", KEY_VERBOSE, NULL, 0, "Log more", 0},
@@ -201,8 +209,9 @@ int options_read(int argc, char **argv, struct options *ret, struct err *e)
 
 void options_done(struct options *o)
 {
-    char **fields[] = {&o->coordinator, &o->state_dir, &o->trainer, &o->shim,  &o->name,
-                       &o->token_file,  &o->token,     &o->run_as,  &o->config};
+    char **fields[] = {&o->coordinator, &o->state_dir,      &o->trainer,         &o->shim,
+                       &o->name,        &o->token_file,     &o->token,           &o->run_as,
+                       &o->config,      &o->checkpoint_dir, &o->checkpoint_share};
     for (size_t i = 0; i < ARRAY_LEN(fields); i++)
         free(*fields[i]);
     for (int i = 0; i < o->data_root_count; i++)
@@ -322,6 +331,53 @@ static int check_state_dir(struct options *o, struct err *e)
     return file_mkdirs(attempts, 0711, e);
 }
 
+/* A word, for it stands in sentences and names a place. */
+static int check_share(const struct options *o, struct err *e)
+{
+    static const char allowed[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    const char *name = o->checkpoint_share;
+    if (!name)
+        return 0;
+    if (!o->checkpoint_dir)
+        return err_set(e, ERR_INVALID,
+                       "--checkpoint-share says that other nodes see this node's checkpoints, so "
+                       "it needs --checkpoint-dir, a directory on that file system");
+    if (strspn(name, allowed) != strlen(name) || strlen(name) > OPTIONS_MAX_SHARE)
+        return err_set(e, ERR_INVALID,
+                       "--checkpoint-share \"%.80s\" must be 1 to %d of letters, digits, '.', '_' "
+                       "and '-'",
+                       name, OPTIONS_MAX_SHARE);
+    return 0;
+}
+
+/* Jobs' users own the directories in it, never it itself: whoever can write in it could put another
+ * in a job's place. */
+static int check_checkpoints(struct options *o, struct err *e)
+{
+    struct stat st;
+    int r = check_share(o, e);
+    if (r == 0 && !o->checkpoint_dir) {
+        o->checkpoint_dir = mem_printf("%s/checkpoints", o->state_dir);
+        r = file_mkdirs(o->checkpoint_dir, 0711, e);
+    }
+    if (r == 0)
+        r = resolve(&o->checkpoint_dir, "checkpoint directory", e);
+    if (r < 0)
+        return r;
+    if (stat(o->checkpoint_dir, &st) < 0)
+        return err_errno(e, "checkpoint directory %s", o->checkpoint_dir);
+    if (!S_ISDIR(st.st_mode))
+        return err_set(e, ERR_INVALID, "the checkpoint directory %s is not a directory",
+                       o->checkpoint_dir);
+    if ((st.st_mode & 022) == 0)
+        return 0;
+    return err_set(e, ERR_INVALID,
+                   "the checkpoint directory %s can be written by others than its owner; \"chmod "
+                   "go-w\" it",
+                   o->checkpoint_dir);
+}
+
 static int check_data_roots(struct options *o, struct err *e)
 {
     for (int i = 0; i < o->data_root_count; i++) {
@@ -368,6 +424,8 @@ int options_check(struct options *o, struct err *e)
         r = check_data_roots(o, e);
     if (r == 0)
         r = check_state_dir(o, e);
+    if (r == 0)
+        r = check_checkpoints(o, e);
     default_devices(o);
     return r;
 }

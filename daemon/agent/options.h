@@ -6,6 +6,7 @@
 
 #define OPTIONS_MAX_DATA_ROOTS 64
 #define OPTIONS_MAX_DEVICES    1024
+#define OPTIONS_MAX_SHARE      63
 
 struct options {
     char *coordinator; /* "http://127.0.0.1:8724", no slash at the end */
@@ -15,11 +16,13 @@ struct options {
     char *trainer;
     char *shim;
     char *name;
-    char *token_file; /* or NULL */
-    char *token;      /* its content, or NULL */
-    char *run_as;     /* or NULL: our own user */
-    char *config;     /* or NULL */
-    int cpu_devices;  /* -1: not given */
+    char *token_file;       /* or NULL */
+    char *token;            /* its content, or NULL */
+    char *run_as;           /* or NULL: our own user */
+    char *checkpoint_dir;   /* absolute once checked: a directory for each job that has some */
+    char *checkpoint_share; /* name of the shared file system that it lies on, or NULL */
+    char *config;           /* or NULL */
+    int cpu_devices;        /* -1: not given */
     int verbose;
 };
 

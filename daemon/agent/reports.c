@@ -106,6 +106,20 @@ static size_t take_lines(const struct attempt *a, const char *text, size_t n, in
     return done;
 }
 
+/* A new checkpoint is a reason to look at what there is. */
+static int tells_checkpoint(const json_t *lines)
+{
+    json_t *line;
+    size_t i;
+    json_array_foreach(lines, i, line)
+    {
+        const char *type = json_string_value(json_object_get(line, "type"));
+        if (type && strcmp(type, "checkpoint") == 0)
+            return 1;
+    }
+    return 0;
+}
+
 static size_t read_bytes(struct attempt *a, char *text, size_t want)
 {
     size_t n = 0;
@@ -137,6 +151,8 @@ json_t *reports_read(struct attempt *a, int *lines, int64_t *bytes)
         a->report_stuck = taken == 0 && *lines > 0 ? a->report_size : -1;
         *bytes -= (int64_t)taken;
     }
+    if (tells_checkpoint(list))
+        sweep_soon(a->agent);
     return json_pack("{s:I, s:I, s:o}", "from", (json_int_t)a->report_acked, "to",
                      (json_int_t)a->report_sent, "lines", list);
 }

@@ -2,6 +2,8 @@
  *
  * One parked request waits for news from the coordinator; one urgent request (wait_ms 0) carries
  * news to it. Only the urgent one carries report lines, so that each line is under way once. After
+ * The coordinator goes by the sequence where the older of the two arrives last. What lies in the
+ * checkpoint directory is told by the parked one, and by an urgent one where it has changed. After
  * a failure both pause together, 0.1 s to 5 s, doubling, of which a random half.
  */
 #include <stdio.h>
@@ -54,13 +56,18 @@ static json_t *request_to_json(struct agent *g, int urgent, int64_t bytes)
         if (a->epoch > 0)
             json_array_append_new(attempts, attempt_to_json(a, &lines, &bytes));
     }
-    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:O, s:o}", "node", g->options.name,
-                          "version", TRAINYARD_VERSION, "boot_id", g->boot_id, "state_id",
-                          g->state_id, "wait_ms", urgent || !g->ready ? 0 : AGENT_PARK_MS, "seen",
-                          (json_int_t)g->seen, "wall_us", (json_int_t)clock_wall_us(), "devices",
-                          g->devices, "attempts", attempts);
+    json_t *o =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:i, s:I, s:I, s:O, s:o}", "node",
+                  g->options.name, "version", TRAINYARD_VERSION, "boot_id", g->boot_id, "state_id",
+                  g->state_id, "run", g->run, "sequence", (json_int_t)g->sequence, "wait_ms",
+                  urgent || !g->ready ? 0 : AGENT_PARK_MS, "seen", (json_int_t)g->seen, "wall_us",
+                  (json_int_t)clock_wall_us(), "devices", g->devices, "attempts", attempts);
     if (g->trouble[0])
         json_object_set_new(o, "trouble", json_string(g->trouble));
+    if (g->options.checkpoint_share)
+        json_object_set_new(o, "checkpoint_share", json_string(g->options.checkpoint_share));
+    if (g->sweep.held && (!urgent || g->sweep.news))
+        json_object_set(o, "checkpoints", g->sweep.held);
     return o;
 }
 
@@ -141,7 +148,9 @@ static void send_sync(struct agent *g, int urgent)
 {
     struct buf b = BUF_INIT;
     struct err e;
+    g->sequence++;
     CLEANUP(mem_freep) char *text = request_text(g, urgent, urgent ? REPORT_BYTES_MAX : 0);
+    g->sweep.news = 0; /* after a failure the parked request says it again */
     buf_adds(&b, text);
     int r = http_post(g->http, "/v1/agent/sync", "application/json", &b,
                       urgent || !g->ready ? URGENT_TIMEOUT_MS : AGENT_PARK_MS + 10000,
@@ -156,7 +165,7 @@ static void send_sync(struct agent *g, int urgent)
 
 static int has_news(struct agent *g)
 {
-    int news = g->urgent_due;
+    int news = g->urgent_due | g->sweep.news;
     for (int i = 0; i < g->attempt_count; i++) {
         struct attempt *a = g->attempts[i];
         news |= a->epoch > 0 && (a->changed || reports_due(a));

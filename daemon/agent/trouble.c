@@ -1,6 +1,7 @@
-/* Why this node wants no new jobs: its state directory's disk is full, or nearly so. Looked at each
- * second; a write that found no room counts for a minute, since a quota is not seen by statvfs().
- * The coordinator hears of it with the next sync. */
+/* Why this node wants no new jobs: its state directory's disk is full, or nearly so, or that of its
+ * checkpoints (sweep.c looks at it). Looked at each second; a write that found no room counts for a
+ * minute, since a quota is not seen by statvfs(). The coordinator hears of it with the next sync.
+ */
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -15,7 +16,8 @@
 #define REMEMBER_US 60000000
 #define MIB(bytes)  ((double)(bytes) / (1 << 20))
 
-void trouble_of_disk(const char *dir, const struct statvfs *fs, int had, char out[TROUBLE_SIZE])
+void trouble_of_disk(const char *what, const char *dir, const struct statvfs *fs, int had,
+                     char out[TROUBLE_SIZE])
 {
     uint64_t room = (uint64_t)fs->f_bavail * fs->f_frsize;
     uint64_t least = (uint64_t)fs->f_blocks * fs->f_frsize / FLOOR_SHARE;
@@ -25,12 +27,10 @@ void trouble_of_disk(const char *dir, const struct statvfs *fs, int had, char ou
     if (room < least + (had ? least / 4 : 0)) { /* it does not come and go with each log line */
         uint64_t wanted = least + least / 4;
         snprintf(out, TROUBLE_SIZE,
-                 "The disk of its state directory %.100s has %.1f MiB free; %.1f MiB are needed "
-                 "to start jobs.",
-                 dir, MIB(room), MIB(wanted));
+                 "The disk of its %s %.100s has %.1f MiB free; %.1f MiB are needed to start jobs.",
+                 what, dir, MIB(room), MIB(wanted));
     } else if (fs->f_files > 0 && fs->f_favail == 0)
-        snprintf(out, TROUBLE_SIZE, "The disk of its state directory %.100s has no free inodes.",
-                 dir);
+        snprintf(out, TROUBLE_SIZE, "The disk of its %s %.100s has no free inodes.", what, dir);
 }
 
 /* "The disk … has 3.1 MiB free" at one look and 3.2 at the next is no news. */
@@ -61,8 +61,9 @@ void trouble_pump(struct agent *g)
     if (now >= g->trouble_look_us) {
         g->trouble_look_us = now + LOOK_US;
         if (now >= g->no_space_until_us && statvfs(g->options.state_dir, &fs) == 0) {
-            trouble_of_disk(g->options.state_dir, &fs, g->trouble[0] != '\0', text);
-            set(g, text);
+            trouble_of_disk("state directory", g->options.state_dir, &fs, g->trouble[0] != '\0',
+                            text);
+            set(g, text[0] ? text : g->sweep.trouble);
         }
     }
     agent_wake_at(g, g->trouble_look_us);

@@ -75,6 +75,60 @@ static int make_artifacts(const struct shim *s, struct err *e)
     return give_to_user(s, fd, path, e);
 }
 
+/* ---- the job's checkpoint directory, which outlives this attempt ---- */
+/* Makes and opens it with the rights that we have now. It is ours alone to name: its parent is not
+ * the job's. */
+static int open_directory(int parent, const char *name, int *ret)
+{
+    if (mkdirat(parent, name, 0700) < 0 && errno != EEXIST)
+        return -1;
+    *ret = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return *ret < 0 ? -1 : 0;
+}
+
+/* On a shared file system root is often nobody, and only the job's user may write. */
+static int open_as_user(const struct shim *s, int parent, const char *name, int *ret)
+{
+    if (setegid(s->user.gid) < 0 || seteuid(s->user.uid) < 0)
+        return -1;
+    int r = open_directory(parent, name, ret);
+    int code = errno;
+    if (seteuid(0) < 0 || setegid(0) < 0)
+        BUG("root cannot be had back");
+    errno = code;
+    return r;
+}
+
+static int is_users(const struct shim *s, int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && st.st_uid == s->user.uid && (st.st_mode & 07777) == 0700;
+}
+
+/* Its time of change is set anew, so that nobody takes it for one that is left over. */
+static int make_checkpoints(const struct shim *s, struct err *e)
+{
+    const char *path = s->launch.checkpoints;
+    if (!path)
+        return 0;
+    const char *name = strrchr(path, '/') + 1;
+    CLEANUP(mem_freep) char *root = mem_strndup(path, (size_t)(name - path));
+    CLEANUP(mem_closep) int parent = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (parent < 0)
+        return err_errno(e, "cannot open the checkpoint directory %s", root);
+    CLEANUP(mem_closep) int fd = -1;
+    int r = open_directory(parent, name, &fd);
+    if (r < 0 && s->user.switched && (errno == EACCES || errno == EPERM))
+        r = open_as_user(s, parent, name, &fd);
+    if (r < 0)
+        return err_errno(e, "cannot make the job's checkpoint directory %s", path);
+    if (!is_users(s, fd) && (fchown(fd, s->user.uid, s->user.gid) < 0 || fchmod(fd, 0700) < 0))
+        return err_errno(e, "cannot give %s to the user that jobs run as", path);
+    if (futimens(fd, NULL) < 0)
+        log_event(LOG_LEVEL_WARNING, "checkpoints", "error=%s", log_quote(strerror(errno)));
+    return 0;
+}
+
 static int open_append(const char *path, int *ret, struct err *e)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -133,6 +187,8 @@ int shim_make_room(struct shim *s, struct err *e)
     int r = find_user(s, e);
     if (r == 0)
         r = make_artifacts(s, e);
+    if (r == 0)
+        r = make_checkpoints(s, e);
     if (r == 0)
         r = open_append(report, &s->report_fd, e);
     if (r == 0)

@@ -1,4 +1,5 @@
 /* The exit record: what the attempt came to, in the words of docs/protocols.md section 3. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,13 +24,20 @@ static void say(struct summary *m, const char *outcome, const char *code, const 
     snprintf(m->reason, sizeof m->reason, "%s", reason);
 }
 
+/* It asked for another attempt, or somebody else ended it: the kernel for want of memory, a machine
+ * that goes down. What dies of its own fault (SIGSEGV, SIGABRT) would do so again. */
+static int is_retryable(const struct rank_end *end)
+{
+    return end->exit_code == 111 || end->signal_number == SIGKILL || end->signal_number == SIGTERM;
+}
+
 static void blame(const struct shim *s, struct summary *m, const char *outcome,
                   const struct rank_end *end)
 {
     CLEANUP(mem_freep) char *log = attempt_log_path(s->dir, end->rank < 0 ? 0 : end->rank);
     m->outcome = outcome;
     m->culprit = end;
-    m->retryable = end->exit_code == 111;
+    m->retryable = is_retryable(end);
     cause_describe(end, s->launch.node, log, m->code, m->reason);
 }
 
@@ -59,6 +67,7 @@ static void say_stopped(const struct shim *s, struct summary *m)
              "before its last step; its weights are written.",
              s->launch.node);
     say(m, "failed", "rank_stopped", text);
+    m->retryable = 1;
 }
 
 static void say_done(const struct shim *s, struct summary *m)

@@ -27,7 +27,7 @@ EOT
     [ "$(exit_field outcome)" = failed ]
     [ "$(exit_field code)" = rank_stopped ]
     [ "$(exit_field rank)" = null ]
-    [ "$(exit_field retryable)" = false ]
+    [ "$(exit_field retryable)" = true ]
     [[ "$(exit_field reason)" == "A rank on node n1 got a SIGTERM that is not Trainyard's"* ]]
 }
 

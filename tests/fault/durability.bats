@@ -82,11 +82,11 @@ lock_held() { ! flock -n "$DIR/coordinator/lock" true; }
   [ "$(get '/v1/jobs?limit=1' | jq '.jobs | length')" = 1 ]
 }
 
-# A long training job over two ranks; sets JOB and PIDS_BEFORE.
+# A long training job over two ranks, which is not started again by itself; sets JOB and PIDS_BEFORE.
 start_gang() {
   start_coordinator
   start_agent n1 2
-  JOB=$(submit "$(jq -c '.fit.epochs = 100000 | .resources = {devices: 2} | .strategy = "mirrored"' tests/reference/digits-mlp-sgd/job.json)")
+  JOB=$(submit "$(jq -c '.max_restarts = 0 | .fit.epochs = 100000 | .resources = {devices: 2} | .strategy = "mirrored"' tests/reference/digits-mlp-sgd/job.json)")
   wait_state "$JOB" running
   until_true 20 test_step_above 10
   PIDS_BEFORE=$(rank_pids)

@@ -1,9 +1,11 @@
 /* fake_coordinator DIR [INSTANCE_EPOCH [PORT]]: a scripted coordinator for tests of the agent.
  *
  * DIR/wanted.json is the wish list (an array of the protocol's wishes, replaced by rename); what
- * agents say lands in DIR: NAME.json (the attempt as last reported, without reports), NAME.lines
- * (report lines, each once), NAME.files/ (uploads), syncs (one byte per sync), port. It keeps
- * offsets on disk, so that it can be killed and started again. One thread per connection.
+ * removals.json, if there, is what it wants removed of checkpoints ("checkpoints" of an answer).
+ * What agents say lands in DIR: NAME.json (the attempt as last reported, without reports),
+ * NAME.lines (report lines, each once), NAME.files/ (uploads), syncs (one byte per sync), sequences
+ * (a line "RUN SEQUENCE WAIT_MS" per sync), held.json (the checkpoints as last told), port. It
+ * keeps offsets on disk, so that it can be killed and started again. One thread per connection.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -99,14 +101,21 @@ static void take_reports(const char *att, const json_t *reports)
 
 /* ---- sync ---- */
 
-static json_t *load_wanted(void)
+static json_t *load_list(const char *name)
 {
     char path[4096];
-    path_of(path, "wanted", ".json");
-    json_t *wanted = json_load_file(path, 0, NULL);
-    if (!wanted)
-        wanted = json_array();
-    char *text = json_dumps(wanted, JSON_COMPACT);
+    path_of(path, name, ".json");
+    json_t *list = json_load_file(path, 0, NULL);
+    return list ? list : json_array();
+}
+
+static json_t *load_wanted(json_t **ret_removals)
+{
+    json_t *wanted = load_list("wanted");
+    *ret_removals = load_list("removals");
+    json_t *both = json_pack("[O, O]", wanted, *ret_removals);
+    char *text = json_dumps(both, JSON_COMPACT);
+    json_decref(both);
     if (!last_wanted || strcmp(text, last_wanted) != 0) {
         seen++;
         free(last_wanted);
@@ -119,7 +128,8 @@ static json_t *load_wanted(void)
 
 static char *answer_text(void)
 {
-    json_t *wanted = load_wanted();
+    json_t *removals;
+    json_t *wanted = load_wanted(&removals);
     json_t *wish;
     size_t i;
     json_array_foreach(wanted, i, wish)
@@ -128,11 +138,25 @@ static char *answer_text(void)
         if (att && !json_object_get(wish, "report_offset"))
             json_object_set_new(wish, "report_offset", json_integer(read_offset(att)));
     }
-    json_t *doc = json_pack("{s:s, s:i, s:i, s:o}", "instance", "inst_fake", "instance_epoch",
-                            instance_epoch, "seen", seen, "wanted", wanted);
+    json_t *doc =
+        json_pack("{s:s, s:i, s:i, s:o, s:o}", "instance", "inst_fake", "instance_epoch",
+                  instance_epoch, "seen", seen, "wanted", wanted, "checkpoints", removals);
     char *text = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
     return text;
+}
+
+static void note_sequence(const json_t *doc)
+{
+    char path[4096];
+    path_of(path, "sequences", "");
+    FILE *f = fopen(path, "a");
+    if (!f)
+        die(path);
+    fprintf(f, "%s %lld %lld\n", json_string_value(json_object_get(doc, "run")),
+            (long long)json_integer_value(json_object_get(doc, "sequence")),
+            (long long)json_integer_value(json_object_get(doc, "wait_ms")));
+    fclose(f);
 }
 
 static void note_sync(const json_t *doc)
@@ -140,6 +164,9 @@ static void note_sync(const json_t *doc)
     char path[4096];
     json_t *a;
     size_t i;
+    note_sequence(doc);
+    if (json_object_get(doc, "checkpoints"))
+        write_json("held", json_object_get(doc, "checkpoints"));
     path_of(path, "syncs", "");
     FILE *f = fopen(path, "a");
     if (!f)

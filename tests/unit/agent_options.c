@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -173,6 +174,54 @@ static void test_names_and_tokens(void **state)
     }
 }
 
+static void test_checkpoints(void **state)
+{
+    (void)state;
+    struct options o;
+    struct err e;
+    struct stat st;
+    CLEANUP(mem_freep) char *own = mem_printf("%s/x/y/checkpoints", dir);
+    CLEANUP(mem_freep) char *shared = mem_printf("%s/shared", dir);
+    assert_int_equal(check("n1", NULL, &o, &e), 0);
+    assert_string_equal(o.checkpoint_dir, own);
+    assert_int_equal(stat(own, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0711);
+    options_done(&o);
+    static const struct {
+        const char *share;
+        mode_t mode;
+        const char *want;
+    } cases[] = {{NULL, 0755, NULL},         {"nfs-1.a_B", 0711, NULL},
+                 {"a b", 0711, "letters"},   {"a/b", 0711, "letters"},
+                 {NULL, 0777, "chmod go-w"}, {"nfs", 01777, "chmod go-w"},
+                 {NULL, 0720, "others than"}};
+    assert_int_equal(mkdir(shared, 0711), 0);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        assert_int_equal(chmod(shared, cases[i].mode), 0);
+        assert_int_equal(check("n1", NULL, &o, &e), 0);
+        mem_replace(&o.checkpoint_dir, shared);
+        if (cases[i].share)
+            o.checkpoint_share = mem_strdup(cases[i].share);
+        assert_int_equal(options_check(&o, &e), cases[i].want ? ERR_INVALID : 0);
+        assert_true(!cases[i].want || strstr(e.text, cases[i].want));
+        options_done(&o);
+    }
+    assert_int_equal(check("n1", NULL, &o, &e), 0);
+    free(STEAL(o.checkpoint_dir));
+    o.checkpoint_share = mem_strdup("nfs");
+    assert_int_equal(options_check(&o, &e), ERR_INVALID);
+    assert_non_null(strstr(e.text, "it needs --checkpoint-dir"));
+    free(STEAL(o.checkpoint_share));
+    o.checkpoint_dir = mem_printf("%s/none", dir);
+    assert_int_equal(options_check(&o, &e), ERR_NOT_FOUND);
+    assert_non_null(strstr(e.text, "checkpoint directory"));
+    options_done(&o);
+    assert_int_equal(read_text("checkpoint_dir = /c\ncheckpoint_share = s\n", &o, &e), 0);
+    assert_string_equal(o.checkpoint_dir, "/c");
+    assert_string_equal(o.checkpoint_share, "s");
+    options_done(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -183,6 +232,7 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_addresses),
         cmocka_unit_test(test_names_and_tokens),
+        cmocka_unit_test(test_checkpoints),
     };
     return cmocka_run_group_tests(tests, make_dir, drop_dir);
 }

@@ -121,22 +121,23 @@ static void a_full_disk_is_trouble(void **state)
     (void)state;
     char text[TROUBLE_SIZE];
     struct statvfs fs = {.f_frsize = 4096, .f_blocks = 25600, .f_bavail = 1279}; /* of 100 MiB */
-    trouble_of_disk("/s", &fs, 0, text);
+    trouble_of_disk("state directory", "/s", &fs, 0, text);
     assert_string_equal(text, "The disk of its state directory /s has 5.0 MiB free; 6.2 MiB are "
                               "needed to start jobs.");
     fs.f_bavail = 1281;
-    trouble_of_disk("/s", &fs, 0, text);
+    trouble_of_disk("state directory", "/s", &fs, 0, text);
     assert_string_equal(text, "");
-    trouble_of_disk("/s", &fs, 1, text); /* it was full: a little room is not enough */
+    trouble_of_disk("state directory", "/s", &fs, 1,
+                    text); /* it was full: a little room is not enough */
     assert_true(text[0] != '\0');
     fs.f_bavail = 1601;
-    trouble_of_disk("/s", &fs, 1, text);
+    trouble_of_disk("state directory", "/s", &fs, 1, text);
     assert_string_equal(text, "");
     fs.f_files = 10;
-    trouble_of_disk("/s", &fs, 0, text);
+    trouble_of_disk("state directory", "/s", &fs, 0, text);
     assert_non_null(strstr(text, "inodes"));
     fs = (struct statvfs){.f_frsize = 4096, .f_blocks = 1 << 30, .f_bavail = 70000};
-    trouble_of_disk("/s", &fs, 0, text); /* of 4 TiB, 273 MiB */
+    trouble_of_disk("state directory", "/s", &fs, 0, text); /* of 4 TiB, 273 MiB */
     assert_string_equal(text, "");
 }
 
