@@ -259,7 +259,8 @@ static void the_document_says_how_many(void **state)
 {
     (void)state;
     CLEANUP(run_done)
-    struct run r = new_run(TRAINING(",\"max_restarts\":0,\"checkpoint\":{\"every\":\"10m\",\"keep\":1}"));
+    struct run r =
+        new_run(TRAINING(",\"max_restarts\":0,\"checkpoint\":{\"every\":\"10m\",\"keep\":1}"));
     report(&r, "[" C100 "," C200 "," C300 "]");
     expect_record(r.job, "300 ");
     report_end(&r, "shim_lost", "shim_lost");
