@@ -251,7 +251,8 @@ static int tcp_exchange(struct comm *base, const void *mine, size_t bytes, void 
 
 static int tcp_barrier(struct comm *base, struct err *e)
 {
-    return tcp_exchange(base, NULL, 0, NULL, e);
+    char nothing[1] = "";
+    return tcp_exchange(base, nothing, 0, nothing, e);
 }
 
 /* ---- messages ---- */
