@@ -1,8 +1,10 @@
-/* allreduce.c: how long a sum over ranks takes: allreduce [RANKS]. Forks the ranks, binds each to
- * a core where there are enough, and prints the median microseconds per size in bytes as JSON. */
+/* allreduce.c: how long a sum over ranks takes: allreduce [RANKS [shm|tcp]]. Forks the ranks, binds
+ * each to a core where there are enough, and prints the median microseconds per size in bytes as
+ * JSON. tcp goes over the loopback, port 23999. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -60,7 +62,15 @@ static int measure(struct comm *world, struct err *e)
     return r;
 }
 
-static int run_rank(int fd, int rank, int ranks)
+static int open_world(int fd, const struct comm_options *o, int is_tcp, struct comm **ret,
+                      struct err *e)
+{
+    static const struct comm_tcp_place place = {
+        .host = "127.0.0.1", .port = 23999, .secret = "bench", .attempt = "bench", .node = "here"};
+    return is_tcp ? comm_tcp_open(&place, o, ret, e) : comm_shm_open(fd, o, ret, e);
+}
+
+static int run_rank(int fd, int rank, int ranks, int is_tcp)
 {
     if (ranks <= sysconf(_SC_NPROCESSORS_ONLN)) {
         cpu_set_t set;
@@ -71,7 +81,7 @@ static int run_rank(int fd, int rank, int ranks)
     struct comm_options o = {.rank = rank, .size = ranks, .memory_bytes = 4194304};
     struct comm *world;
     struct err e;
-    int r = comm_shm_open(fd, &o, &world, &e);
+    int r = open_world(fd, &o, is_tcp, &world, &e);
     if (r == 0) {
         r = measure(world, &e);
         comm_close(world);
@@ -84,15 +94,16 @@ static int run_rank(int fd, int rank, int ranks)
 int main(int argc, char **argv)
 {
     int ranks = argc > 1 ? atoi(argv[1]) : 2, failed = 0, status;
+    int is_tcp = argc > 2 && strcmp(argv[2], "tcp") == 0;
     int fd = memfd_create("gang", MFD_CLOEXEC);
     if (ranks < 1 || ranks > 64 || fd < 0) {
-        fprintf(stderr, "usage: allreduce [RANKS, 1 to 64]\n");
+        fprintf(stderr, "usage: allreduce [RANKS, 1 to 64 [shm|tcp]]\n");
         return 1;
     }
     for (int r = 1; r < ranks; r++)
         if (fork() == 0)
-            return run_rank(fd, r, ranks);
-    failed = run_rank(fd, 0, ranks);
+            return run_rank(fd, r, ranks, is_tcp);
+    failed = run_rank(fd, 0, ranks, is_tcp);
     while (wait(&status) > 0)
         failed |= status != 0;
     return failed;
