@@ -2,8 +2,6 @@
 #ifndef TRAINYARD_TESTS_TRAINER_COMM_H
 #define TRAINYARD_TESTS_TRAINER_COMM_H
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,13 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "tests/unit/trainer_port.h"
 #include "trainer/comm.h"
 
 #define MEMORY  (1024 * 1024)
@@ -42,26 +40,6 @@ struct ranks {
     int64_t epoch[16];      /* 0: the right one */
     pid_t pids[16];
 };
-
-/* A port of the loopback that was free just now, outside the range that connections take. */
-static inline int free_port(void)
-{
-    static int at;
-    for (int tries = 0; tries < 1000; tries++) {
-        int port = 20000 + (int)(((unsigned)getpid() * 31 + (unsigned)at++) % 12000), one = 1;
-        struct sockaddr_in a = {.sin_family = AF_INET,
-                                .sin_port = htons((uint16_t)port),
-                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-        int is_free = bind(fd, (struct sockaddr *)&a, sizeof a) == 0;
-        close(fd);
-        if (is_free)
-            return port;
-    }
-    fail_msg("no free port");
-    return 0;
-}
 
 static inline struct comm_tcp_place place_of(const struct ranks *g, int rank)
 {
