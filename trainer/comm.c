@@ -12,7 +12,7 @@
 size_t comm_type_size(enum comm_type type)
 {
     static const size_t SIZES[] = {
-        [COMM_F32] = sizeof(float), [COMM_F64] = sizeof(double), [COMM_U8] = 1};
+        [COMM_F32] = sizeof(float), [COMM_F64] = sizeof(double), [COMM_U8] = 1, [COMM_U16] = 2};
     return SIZES[type];
 }
 
@@ -148,7 +148,7 @@ static int end(struct comm *c, int64_t began, size_t bytes, int r)
 
 static void refuse_bytes(const char *what, enum comm_type type)
 {
-    if (type == COMM_U8)
+    if (type == COMM_U8 || type == COMM_U16)
         BUG("%s of bytes", what);
 }
 

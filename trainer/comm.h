@@ -34,8 +34,8 @@
 
 struct launch; /* spec/launch.h */
 
-/* Bytes (COMM_U8) are gathered, never summed. */
-enum comm_type { COMM_F32, COMM_F64, COMM_U8 };
+/* Bytes and words of two (COMM_U8, COMM_U16) are gathered, never summed. */
+enum comm_type { COMM_F32, COMM_F64, COMM_U8, COMM_U16 };
 
 #define COMM_DEADLINE_MS  60000
 #define COMM_EXCHANGE_MAX 256 /* bytes */

@@ -70,7 +70,7 @@ DEFINE_SUM(double, f64)
 
 void comm_sum(enum comm_type type, size_t n, int count, const void *const *in, void *out)
 {
-    if (type == COMM_U8)
+    if (type == COMM_U8 || type == COMM_U16)
         BUG("a sum of bytes");
     if (n == 0 || count == 1)
         return;

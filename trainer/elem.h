@@ -50,6 +50,30 @@ ELEM float elem_from_bfloat16(uint16_t x)
     return elem_from_bits((uint32_t)x << 16);
 }
 
+/* Rounding by chance: up with the probability of what is cut off, so that a value which small steps
+ * are added to moves as far as they go on average (rounded to nearest, Adam's second moment would
+ * stand still). `chance` is 16 random bits. */
+ELEM uint16_t elem_to_bfloat16_by_chance(float x, uint32_t chance)
+{
+    uint32_t u = elem_bits(x);
+    return (uint16_t)((x == x ? u + chance : u | 0x400000u) >> 16);
+}
+
+/* What an element's chance hangs on: its place in the model and the update. */
+struct elem_dither {
+    uint64_t first; /* of element 0 of the call */
+    uint64_t update;
+};
+
+/* 32 random bits for element i: the finish of SplitMix64 (Steele, Lea, Flood 2014). */
+ELEM uint32_t elem_chance(struct elem_dither d, uint64_t i)
+{
+    uint64_t z = (d.first + i) * 0x9e3779b97f4a7c15u + d.update * 0xd1342543de82ef95u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (uint32_t)(z >> 32);
+}
+
 ELEM float elem_min(float a, float b) /* b where either is NaN */
 {
     return a < b ? a : b;

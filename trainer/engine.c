@@ -9,11 +9,6 @@
 
 /* ---- setting up ---- */
 
-static int has_replicas(const struct engine *g)
-{
-    return g->mesh.data > 1 && !g->mesh.ensemble;
-}
-
 static size_t output_bytes(const struct engine *g, int64_t max_rows)
 {
     const struct model *m = &g->job->model;
@@ -21,51 +16,58 @@ static size_t output_bytes(const struct engine *g, int64_t max_rows)
     return g->mesh.ensemble ? (size_t)(max_rows * out) * sizeof(float) : 0;
 }
 
-/* Every rank sizes the gang's memory for the parameters and gradients of the largest stage, so that
- * all agree. */
-static struct comm_options shared_sizes(const struct engine *g, int64_t max_rows)
+/* What the ranks of pipeline coordinate `place` share, and what a rank there takes besides. */
+static int measure_place(const struct engine *g, int place, size_t *ret_shared, size_t *ret_private,
+                         struct err *e)
 {
-    size_t elements = 0;
+    struct net n;
+    struct replicas parts;
     CLEANUP(mem_freep)
     struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
-    for (int s = 0; s < g->plan->pipeline && has_replicas(g); s++) {
-        mesh_chunks(g->plan, s, chunks);
-        size_t n = net_elements(&g->job->model, chunks, g->plan->chunks);
-        elements = n > elements ? n : elements;
+    mesh_chunks(g->plan, place, chunks);
+    int r = net_init(&n, g->job, &ops_cpu, chunks, g->plan->chunks, e);
+    if (r < 0)
+        return r;
+    replicas_init(&parts, g->job, g->plan, &n, &g->mesh);
+    replicas_measure(&parts, ret_shared, ret_private);
+    replicas_done(&parts);
+    net_done(&n);
+    return 0;
+}
+
+/* Every rank sizes the gang's memory for the largest stage, so that all agree. */
+static int shared_sizes(struct engine *g, int64_t max_rows, struct comm_options *ret, struct err *e)
+{
+    size_t most = 0;
+    for (int s = 0; s < g->plan->pipeline; s++) {
+        size_t shared, private;
+        int r = measure_place(g, s, &shared, &private, e);
+        if (r < 0)
+            return r;
+        most = shared > most ? shared : most;
+        g->memory_bytes += s == g->mesh.stage ? private : 0;
     }
-    return (struct comm_options){
+    *ret = (struct comm_options){
         .rank = g->mesh.rank,
         .size = g->mesh.ranks,
-        .memory_bytes = 2 * elements * sizeof(float) + output_bytes(g, max_rows) + 4096,
+        .memory_bytes = most + output_bytes(g, max_rows) + 4096,
         .message_bytes = stage_message_bytes(&g->job->model, g->plan, max_rows),
         .stop = g->stop,
     };
+    return 0;
 }
 
 static int connect_peers(struct engine *g, int fd, int64_t max_rows, struct err *e)
 {
-    struct comm_options o = shared_sizes(g, max_rows);
+    struct comm_options o;
     struct comm *world;
-    int r = comm_open(g->launch, fd, &o, &world, e);
+    int r = shared_sizes(g, max_rows, &o, e);
+    if (r == 0)
+        r = comm_open(g->launch, fd, &o, &world, e);
     if (r < 0)
         return r;
     g->memory_bytes += comm_bytes(g->launch, &o);
     return mesh_connect(&g->mesh, world, e);
-}
-
-static int allocate_net(struct engine *g, struct err *e)
-{
-    struct net *n = &g->stage.net;
-    int states = optimizer_states(&g->job->optimizer);
-    void *parameters = NULL, *gradients = NULL;
-    struct comm *w = g->mesh.world;
-    int r = 0;
-    if (has_replicas(g))
-        r = w->verbs->memory(w, n->elements * sizeof(float), &parameters, e);
-    if (r == 0 && has_replicas(g))
-        r = w->verbs->memory(w, n->trained * sizeof(float), &gradients, e);
-    g->memory_bytes += net_bytes(n, states, !gradients);
-    return r < 0 ? r : net_allocate(n, states, parameters, gradients, e);
 }
 
 static int allocate_merging(struct engine *g, struct err *e)
@@ -118,7 +120,7 @@ static int open_data(struct engine *g, const struct engine_fds *fds, struct err 
 static int build_stage(struct engine *g, struct err *e)
 {
     const struct dataset *set = &g->prepared.train;
-    int r = allocate_net(g, e);
+    int r = replicas_open(&g->replicas, &g->mesh, e);
     if (r == 0)
         r = stage_init(&g->stage, g->job, g->plan, &g->mesh, set, e);
     if (r == 0)
@@ -126,6 +128,14 @@ static int build_stage(struct engine *g, struct err *e)
     if (r == 0)
         g->memory_bytes += stage_bytes(&g->stage, set);
     return r;
+}
+
+static int lay_out(struct engine *g, struct err *e)
+{
+    CLEANUP(mem_freep)
+    struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
+    mesh_chunks(g->plan, g->mesh.stage, chunks);
+    return net_init(&g->stage.net, g->job, &ops_cpu, chunks, g->plan->chunks, e);
 }
 
 int engine_open(struct engine *g, const struct launch *l, int rank, const struct engine_fds *fds,
@@ -138,18 +148,15 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
     mesh_place(&g->mesh, g->plan, rank);
     if ((r = open_data(g, fds, e)) < 0)
         return r;
-    CLEANUP(mem_freep)
-    struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
-    mesh_chunks(g->plan, g->mesh.stage, chunks);
-    r = net_init(&g->stage.net, g->job, &ops_cpu, chunks, g->plan->chunks, e);
-    if (r == 0)
-        r = connect_peers(g, fds->gang,
-                          stage_max_rows(g->job, g->plan, &g->mesh, &g->prepared.train), e);
+    if ((r = lay_out(g, e)) < 0)
+        return r;
+    replicas_init(&g->replicas, g->job, g->plan, &g->stage.net, &g->mesh);
+    r = connect_peers(g, fds->gang, stage_max_rows(g->job, g->plan, &g->mesh, &g->prepared.train),
+                      e);
     if (r == 0)
         r = build_stage(g, e);
     if (r < 0)
         return r;
-    replicas_init(&g->replicas, &g->stage.net, &g->mesh);
     share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh, share_grains(g->plan));
     g->steps = share_steps(&g->share);
     g->members = g->mesh.ensemble ? g->mesh.data : 1;
@@ -210,19 +217,36 @@ struct figures engine_sum(const struct engine *g, int member)
     return f;
 }
 
+/* Where bits depend on the norm, it may depend on no order. */
+static int needs_exact_norm(const struct engine *g)
+{
+    return g->job->optimizer.global_clipnorm > 0 || g->plan->parallel.reproducible;
+}
+
+static double squares_of(const struct engine *g, int member)
+{
+    struct exact_sum exact = {.not_finite = 0};
+    double sum = 0;
+    for (int r = 0; r < g->mesh.ranks; r++)
+        if (member < 0 || r == member) {
+            sum += g->tallies[r].squares;
+            exact_add(&exact, &g->tallies[r].exact);
+        }
+    return needs_exact_norm(g) ? exact_to_double(&exact) : sum;
+}
+
 static int check_finite(struct engine *g, struct err *e)
 {
     for (int r = 0; r < g->mesh.ranks; r++) {
         const struct tally *t = &g->tallies[r];
         int bad_loss = !isfinite(t->sums.loss);
-        if (!bad_loss && isfinite(t->squares))
+        if (!bad_loss && isfinite(t->squares) && !t->exact.not_finite)
             continue;
         g->code = bad_loss ? "loss_not_finite" : "gradient_not_finite";
         return err_set(e, ERR_INVALID,
-                       "The %s of step %lld is not finite on rank %d (%g). A lower learning_rate, "
+                       "The %s of step %lld is not finite on rank %d. A lower learning_rate, "
                        "global_clipnorm, or data scaled to about 1 may help.",
-                       bad_loss ? "loss" : "gradient", (long long)g->step + 1, r,
-                       bad_loss ? t->sums.loss : t->squares);
+                       bad_loss ? "loss" : "gradient", (long long)g->step + 1, r);
     }
     return 0;
 }
@@ -237,37 +261,20 @@ static int train_share(struct engine *g, const struct items *items, struct err *
     return r < 0 ? r : replicas_finish(&g->replicas, e);
 }
 
-static double own_squares(const struct engine *g)
-{
-    const struct net *n = &g->stage.net;
-    double sum = 0;
-    for (int b = 0; b < g->replicas.count && replicas_counts(&g->replicas); b++) {
-        size_t begin, end;
-        double squares;
-        replicas_own(&g->replicas, b, &begin, &end);
-        n->ops->sum_squares(end - begin, n->gradients + begin, &squares);
-        sum += squares;
-    }
-    return sum;
-}
-
 static void take_tally(struct engine *g, const struct items *items, struct tally *ret)
 {
     *ret = (struct tally){.sums = stage_take_sums(&g->stage, g->stage.sums, g->stage.microbatches),
                           .items = engine_counted(g, items),
-                          .squares = own_squares(g),
                           .stop = g->stop && *g->stop,
                           .checkpoint = g->checkpoint};
+    replicas_squares(&g->replicas, needs_exact_norm(g), &ret->exact, &ret->squares);
 }
 
 /* The norm of the mean gradient: of all stages, or of this member. */
 static double norm_of(const struct engine *g, int member)
 {
-    double squares = 0, items = engine_sum(g, member).items;
-    for (int r = 0; r < g->mesh.ranks; r++)
-        if (member < 0 || r == member)
-            squares += g->tallies[r].squares;
-    return items > 0 ? sqrt(squares) / items : 0;
+    double items = engine_sum(g, member).items;
+    return items > 0 ? sqrt(squares_of(g, member)) / items : 0;
 }
 
 /* An ensemble's: the mean over its members, weighted by their items, as the loss is. */
@@ -291,13 +298,7 @@ static int update(struct engine *g, double rate, struct err *e)
     if (items == 0) /* a member whose shard has none in this batch */
         return 0;
     double clip = optimizer_clip(o, norm_of(g, member));
-    g->updates++;
-    for (int b = 0; b < g->replicas.count; b++) {
-        size_t begin, end;
-        replicas_own(&g->replicas, b, &begin, &end);
-        optimizer_update(o, &g->stage.net, rate, g->updates, clip / items, begin, end);
-    }
-    return replicas_share(&g->replicas, e);
+    return replicas_update(&g->replicas, rate, ++g->updates, clip / items, e);
 }
 
 static void remember_seen(struct engine *g)

@@ -34,7 +34,8 @@ struct tally {
     double items;          /* rows of output behind the sums: items, or labels where an item has
                               one at each of its positions */
     double squares; /* of the summed gradients; each parameter counts once in all ranks' sum */
-    int64_t stop;   /* this rank was asked to stop */
+    struct exact_sum exact;            /* the same, where the norm may depend on no order */
+    int64_t stop;                      /* this rank was asked to stop */
     struct checkpoint_word checkpoint; /* of a step only */
 };
 

@@ -15,16 +15,6 @@ static size_t padded(const struct tensor_spec *t)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-size_t net_elements(const struct model *m, const struct net_chunk *chunks, int chunk_count)
-{
-    size_t sum = 0;
-    for (int c = 0; c < chunk_count; c++)
-        for (int l = chunks[c].first; l < chunks[c].last; l++)
-            for (int t = 0; t < m->layers[l].tensor_count; t++)
-                sum += padded(&m->layers[l].tensors[t]);
-    return sum;
-}
-
 int net_loss_fused(const struct job_spec *job)
 {
     const struct layer *last = &job->model.layers[job->model.layer_count - 1];
@@ -148,45 +138,6 @@ int net_init(struct net *n, const struct job_spec *job, const struct ops *ops,
     return 0;
 }
 
-size_t net_bytes(const struct net *n, int states, int own_arenas)
-{
-    size_t own = own_arenas ? n->elements + n->trained : 0;
-    return (own + n->trained * (size_t)states) * sizeof(float);
-}
-
-static int allocate_one(const struct net *n, size_t elements, float **ret, struct err *e)
-{
-    *ret = n->ops->alloc(elements * sizeof(float));
-    if (!*ret)
-        return err_set(e, ERR_UNAVAILABLE, "The %s device has no %zu bytes left for parameters.",
-                       n->ops->name, elements * sizeof(float));
-    return 0;
-}
-
-static void point(struct net *n)
-{
-    for (int t = 0; t < n->tensor_count; t++) {
-        struct net_tensor *x = &n->tensors[t];
-        x->parameter = n->parameters + x->offset;
-        x->gradient = x->is_fixed ? NULL : n->gradients + x->offset;
-    }
-}
-
-int net_allocate(struct net *n, int states, float *parameters, float *gradients, struct err *e)
-{
-    n->parameters = parameters;
-    n->gradients = gradients;
-    n->own_arenas = !gradients;
-    int r = n->own_arenas ? allocate_one(n, n->elements, &n->parameters, e) : 0;
-    if (r == 0 && n->own_arenas)
-        r = allocate_one(n, n->trained, &n->gradients, e);
-    for (int s = 0; r == 0 && s < states; s++)
-        r = allocate_one(n, n->trained, &n->state[s], e);
-    if (r == 0)
-        point(n);
-    return r;
-}
-
 void net_done(struct net *n)
 {
     for (int t = 0; t < n->tensor_count; t++)
@@ -194,14 +145,6 @@ void net_done(struct net *n)
     free(n->tensors);
     free(n->layers);
     free(n->chunks);
-    if (n->ops) {
-        if (n->own_arenas) {
-            n->ops->release(n->parameters);
-            n->ops->release(n->gradients);
-        }
-        for (int s = 0; s < NET_STATES; s++)
-            n->ops->release(n->state[s]);
-    }
     *n = (struct net){0};
 }
 
@@ -209,4 +152,13 @@ struct net_tensor *net_tensors_of(const struct net *n, int layer, int *ret_count
 {
     *ret_count = n->layers[layer].tensor_count;
     return &n->tensors[n->layers[layer].tensor];
+}
+
+void net_point(struct net *n, float *parameters, float *gradients)
+{
+    for (int t = 0; t < n->tensor_count; t++) {
+        struct net_tensor *x = &n->tensors[t];
+        x->parameter = parameters + x->offset;
+        x->gradient = x->is_fixed ? NULL : gradients + x->offset;
+    }
 }

@@ -1,15 +1,14 @@
 /* net.h: what a rank holds of the model: which layers and tensors, and where these lie.
  *
  * A rank holds one chunk, a range of layers, or several of them where a pipeline is interleaved.
- * Parameters, gradients and optimiser state are flat float32 arenas, laid out once in layer order,
- * each tensor at a multiple of 16 elements (a cache line); the padding stays zero. A bucket, a
- * shard or a file is then a range of an arena.
+ * Parameters, gradients and optimiser state are flat arenas of one layout, in layer order, each
+ * tensor at a multiple of 16 elements (a cache line); the padding stays zero. A bucket, a part or a
+ * file is then a range of an arena. The layout is here, the memory in replicas.h.
  *
  * Tensors that are not trained (moving statistics, and all of a frozen layer) lie at the end of the
- * parameter arena, from `trained` on. They have no gradient, are in no bucket and never updated.
+ * layout, from `trained` on. They have no gradient, are in no bucket and never updated.
  *
- * Layers go by the pointers of their tensors. Who moves values about (replicas.h) may change these
- * between the passes of two layers.
+ * Layers go by the pointers of their tensors, which may change between the passes of two layers.
  */
 #ifndef TRAINYARD_TRAINER_NET_H
 #define TRAINYARD_TRAINER_NET_H
@@ -45,8 +44,8 @@ struct net_tensor {
     int is_fixed;     /* not trained */
     size_t offset;    /* elements, in every arena */
     size_t elements;  /* of the part, padding included */
-    float *parameter; /* NULL until net_allocate */
-    float *gradient;  /* NULL where fixed */
+    float *parameter; /* while its layer is at work */
+    float *gradient;  /* the same, in backward; NULL where fixed */
 };
 
 /* Of one layer of the model; all zero where it is not here. */
@@ -63,33 +62,24 @@ struct net {
     struct net_tensor *tensors; /* in layer order, fixed ones among them */
     int tensor_count;
     struct net_layer *layers; /* [layers of the model] */
-    size_t elements;          /* of the parameter arena */
-    size_t trained;           /* of them, the leading ones: those of all other arenas */
-    float *parameters;        /* [elements] */
-    float *gradients;         /* [trained]; NULL until net_allocate */
-    int own_arenas;           /* parameters and gradients, too, are the net's */
-    float *state[NET_STATES]; /* [trained], NULL where the optimiser has none */
+    size_t elements;          /* of all tensors, padding included */
+    size_t trained;           /* of them, the leading ones */
     int folded; /* leading layers that the batch loader applies as it reads (rescaling, and
                    flatten and reshape, which move nothing) */
     int fused;  /* the last layer's softmax or sigmoid is left to the loss */
     int lowest; /* backward ends with this layer: below it nothing learns */
 };
 
-/* Lays the chunks out; allocates no arena. `job` outlives the net. */
+/* Lays the chunks out. `job` outlives the net. */
 int net_init(struct net *n, const struct job_spec *job, const struct ops *ops,
              const struct net_chunk *chunks, int chunk_count, struct err *e);
-/* Allocates the arenas; `parameters` and `gradients` are given ones, or both NULL. */
-int net_allocate(struct net *n, int states, float *parameters, float *gradients, struct err *e);
 void net_done(struct net *n); /* safe on a zeroed struct */
-
-/* Elements of the parameter arena for these chunks, without making one. */
-size_t net_elements(const struct model *m, const struct net_chunk *chunks, int chunk_count);
-
-/* Bytes that net_allocate takes, given arenas not counted. */
-size_t net_bytes(const struct net *n, int states, int own_arenas);
 
 /* The tensors of layer `layer` in the order of its spec, in constant time. */
 struct net_tensor *net_tensors_of(const struct net *n, int layer, int *ret_count);
+
+/* Points all tensors into whole arenas, [elements] and [trained]. */
+void net_point(struct net *n, float *parameters, float *gradients);
 
 /* 1 if the loss is computed from what goes into the final softmax or sigmoid. */
 int net_loss_fused(const struct job_spec *job);

@@ -15,6 +15,7 @@
 #include "spec/job.h"
 #include "spec/model.h"
 #include "trainer/elem.h"
+#include "trainer/exact.h"
 
 /* Sums over items, in float64; divided once, by the global count of items, by whoever reports. */
 struct loss_sums {
@@ -78,7 +79,8 @@ struct ops {
 
     void (*to_bfloat16)(size_t n, const float *x, uint16_t *y); /* elem.h says how it rounds */
     void (*from_bfloat16)(size_t n, const uint16_t *x, float *y);
-    void (*add)(size_t n, const float *x, float *y); /* y += x */
+    void (*round_bfloat16)(size_t n, const float *x, float *y); /* there and back */
+    void (*add)(size_t n, const float *x, float *y);            /* y += x */
     void (*add_f64)(size_t n, const double *x, double *y);
 
     /* C [m, n] = op(A) [m, k] op(B) [k, n] + beta C, beta 0 or 1; transposed operands are stored
@@ -159,10 +161,16 @@ struct ops {
 
     void (*loss)(const struct loss_args *a);
 
-    void (*sum_squares)(size_t n, const float *x, double *ret); /* host result */
+    void (*sum_squares)(size_t n, const float *x, double *ret);                  /* host result */
+    void (*sum_squares_exactly)(size_t n, const float *x, struct exact_sum *to); /* adds; host */
     void (*adam)(const struct elem_adam *a, size_t n, const float *g, float *w, float *m, float *v);
     void (*sgd)(const struct elem_sgd *a, size_t n, const float *g, float *w,
                 float *m); /* m may be NULL */
+    /* Moments kept as bfloat16. */
+    void (*adam_bfloat16)(const struct elem_adam *a, const struct elem_dither *d, size_t n,
+                          const float *g, float *w, uint16_t *m, uint16_t *v);
+    void (*sgd_bfloat16)(const struct elem_sgd *a, const struct elem_dither *d, size_t n,
+                         const float *g, float *w, uint16_t *m);
 };
 
 extern const struct ops ops_cpu;

@@ -397,6 +397,7 @@ const struct ops ops_cpu = {
     .download = cpu_copy,
     .to_bfloat16 = cpu_to_bfloat16,
     .from_bfloat16 = cpu_from_bfloat16,
+    .round_bfloat16 = cpu_round_bfloat16,
     .add = cpu_add,
     .add_f64 = cpu_add_f64,
     .gemm = cpu_gemm,
@@ -424,6 +425,9 @@ const struct ops ops_cpu = {
     .normalize_backward = cpu_normalize_backward,
     .loss = cpu_loss,
     .sum_squares = cpu_sum_squares,
+    .sum_squares_exactly = cpu_sum_squares_exactly,
     .adam = cpu_adam,
     .sgd = cpu_sgd,
+    .adam_bfloat16 = cpu_adam_bfloat16,
+    .sgd_bfloat16 = cpu_sgd_bfloat16,
 };

@@ -20,6 +20,12 @@ void cpu_to_bfloat16(size_t n, const float *x, uint16_t *y);
 void cpu_from_bfloat16(size_t n, const uint16_t *x, float *y);
 void cpu_add(size_t n, const float *x, float *y);
 void cpu_add_f64(size_t n, const double *x, double *y);
+void cpu_round_bfloat16(size_t n, const float *x, float *y);
+void cpu_sum_squares_exactly(size_t n, const float *x, struct exact_sum *to);
+void cpu_adam_bfloat16(const struct elem_adam *a, const struct elem_dither *d, size_t n,
+                       const float *g, float *w, uint16_t *m, uint16_t *v);
+void cpu_sgd_bfloat16(const struct elem_sgd *a, const struct elem_dither *d, size_t n,
+                      const float *g, float *w, uint16_t *m);
 void cpu_loss(const struct loss_args *a);
 
 void cpu_conv(const struct window_args *a, int64_t filters, const float *x, const float *kernel,

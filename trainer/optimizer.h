@@ -13,10 +13,18 @@ double optimizer_rate(const struct optimizer *o, int64_t step);
 /* What global_clipnorm multiplies all gradients with, given their norm. */
 double optimizer_clip(const struct optimizer *o, double norm);
 
-/* One update of the parameters [begin, end) of the net's arena. `update` counts from 1; the
- * gradient arena holds sums over items, which `scale` turns into what is wanted (1 / items, times
- * the clip). */
-void optimizer_update(const struct optimizer *o, struct net *n, double rate, int64_t update,
-                      double scale, size_t begin, size_t end);
+/* Parameters [begin, end) of the arenas' trained elements, with what goes with them: each pointer
+ * is of the first one. */
+struct optimizer_range {
+    size_t begin, end;
+    float *parameter;
+    const float *gradient;
+    void *state[NET_STATES]; /* float32 or bfloat16; NULL where the optimiser has none */
+};
+
+/* One update of a range. `update` counts from 1; gradients are sums over items, which `scale` turns
+ * into what is wanted (1 / items, times the clip). The net tells which tensors decay. */
+void optimizer_update(const struct optimizer *o, const struct net *n, double rate, int64_t update,
+                      double scale, enum storage_type moments, const struct optimizer_range *x);
 
 #endif

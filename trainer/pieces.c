@@ -57,7 +57,9 @@ int pieces_list(struct engine *g, struct piece **ret_list, size_t *ret_count, st
 {
     const struct net *n = &g->stage.net;
     struct list l = {0};
-    (void)e;
+    int r = replicas_settle(&g->replicas, e);
+    if (r < 0)
+        return r;
     for (int t = 0; t < n->tensor_count; t++)
         for (int k = 0; k < PIECE_KIND__MAX; k++)
             if (replicas_keeps(&g->replicas, (enum piece_kind)k) &&

@@ -1,202 +1,253 @@
-/* replicas.c: bucketed sums of gradients, and parts of parameters gathered again. */
+/* replicas.c: buckets and memory. The step is in replicas_step.c, what outlives it in
+ * replicas_values.c. */
 #include "trainer/replicas.h"
 
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "trainer/replicas_parts.h"
 
-static void cut(struct replicas *r, size_t at)
+/* ---- buckets ---- */
+
+/* With zero 2 and 3 a bucket must be complete within one pass through its layers: it lies within
+ * one chunk, and on one side of a layer that waits for all micro-batches. */
+static int must_cut(const struct replicas *r, int above, int layer)
 {
-    r->cuts[++r->count] = at;
+    const struct net *n = r->net;
+    if (r->zero < 2 || above < 0)
+        return 0;
+    for (int c = 0; c < n->chunk_count; c++)
+        if (layer < n->chunks[c].first && n->chunks[c].first <= above)
+            return 1;
+    for (int l = layer; l <= above; l++)
+        if (layer_wants_sums(&n->model->layers[l]))
+            return 1;
+    return 0;
+}
+
+static void start_bucket(struct replicas *r, size_t end, int last)
+{
+    r->buckets[r->count++] = (struct bucket){.begin = end, .end = end, .last = last, .first = last};
 }
 
 /* In the order of backward: down from the last layer of the last chunk. */
-void replicas_init(struct replicas *r, struct net *n, const struct mesh *mesh)
+static void cut_buckets(struct replicas *r)
 {
-    *r = (struct replicas){.net = n,
-                           .data = mesh->data,
-                           .data_rank = mesh->data_rank,
-                           .alone = mesh->ensemble,
-                           .group = mesh->replicas};
-    r->divided = r->group && n->trained * sizeof(float) > DIVIDE_BYTES;
-    r->cuts = mem_zalloc(((size_t)n->model->layer_count + 2) * sizeof *r->cuts);
-    r->cuts[0] = n->trained;
+    const struct net *n = r->net;
+    int above = -1;
     for (int l = n->model->layer_count - 1; l >= 0; l--) {
         const struct net_layer *y = &n->layers[l];
-        if (y->begin < y->end && (r->cuts[r->count] - y->begin) * sizeof(float) >= BUCKET_BYTES)
-            cut(r, y->begin);
+        struct bucket *b = r->count ? &r->buckets[r->count - 1] : NULL;
+        r->bucket_of[l] = -1;
+        if (y->begin == y->end)
+            continue;
+        if (!b || (b->end - b->begin) * sizeof(float) >= BUCKET_BYTES || must_cut(r, above, l))
+            start_bucket(r, y->end, l);
+        b = &r->buckets[r->count - 1];
+        b->begin = y->begin;
+        b->first = l;
+        b->layers++;
+        r->bucket_of[l] = r->count - 1;
+        above = l;
     }
-    if (r->cuts[r->count] > 0)
-        cut(r, 0);
+}
+
+void part_of(const struct replicas *r, const struct bucket *b, size_t *ret_begin, size_t *ret_end)
+{
+    comm_part(b->end - b->begin, r->data, r->data_rank, ret_begin, ret_end);
+    *ret_begin += b->begin;
+    *ret_end += b->begin;
+}
+
+static void divide(struct replicas *r)
+{
+    for (int i = 0; i < r->count; i++) {
+        struct bucket *b = &r->buckets[i];
+        b->own_begin = b->begin;
+        b->own_end = b->end;
+        if (r->zero > 0)
+            part_of(r, b, &b->own_begin, &b->own_end);
+        b->shard = r->own;
+        r->own += b->own_end - b->own_begin;
+        r->widest = b->end - b->begin > r->widest ? b->end - b->begin : r->widest;
+    }
+}
+
+static int has_group(const struct replicas *r)
+{
+    return r->data > 1 && !r->alone;
+}
+
+void replicas_init(struct replicas *r, const struct job_spec *job, const struct plan *plan,
+                   struct net *net, const struct mesh *mesh)
+{
+    int layers = net->model->layer_count;
+    *r = (struct replicas){
+        .net = net,
+        .job = job,
+        .plan = plan,
+        .data = mesh->data,
+        .data_rank = mesh->data_rank,
+        .alone = mesh->ensemble,
+        .is_rounded = job->precision.weights == STORAGE_BFLOAT16,
+    };
+    r->zero = has_group(r) ? plan->zero : 0;
+    if (plan->parallel.reproducible && plan->parallel.grains > plan->data)
+        r->grains = (int)(plan->parallel.grains / plan->data);
+    r->buckets = mem_zalloc(((size_t)layers + 1) * sizeof *r->buckets);
+    r->bucket_of = mem_alloc((size_t)layers * sizeof *r->bucket_of);
+    r->pushed = mem_zalloc((size_t)layers * sizeof *r->pushed);
+    cut_buckets(r);
+    divide(r);
+}
+
+/* ---- memory ---- */
+
+/* The one place where any is taken: what is measured is what is allocated. */
+static int take(struct replicas *r, size_t bytes, int is_shared, void *ret, struct err *e)
+{
+    void **at = ret;
+    size_t rounded = (bytes + 63) / 64 * 64;
+    *(is_shared ? &r->shared_bytes : &r->private_bytes) += rounded;
+    if (r->is_measuring)
+        return 0;
+    if (is_shared)
+        return r->world->verbs->memory(r->world, bytes, at, e);
+    *at = r->net->ops->alloc(bytes);
+    return *at ? 0
+               : err_set(e, ERR_UNAVAILABLE, "The %s device has no %zu bytes left for parameters.",
+                         r->net->ops->name, bytes);
+}
+
+static int take_store(struct replicas *r, struct store *s, enum storage_type type, int is_divided,
+                      int is_shared, struct err *e)
+{
+    size_t width = type == STORAGE_BFLOAT16 ? sizeof(uint16_t) : sizeof(float);
+    *s = (struct store){.type = type, .is_divided = is_divided, .is_shared = is_shared};
+    return take(r, (is_divided ? r->own : r->net->trained) * width, is_shared, &s->at, e);
+}
+
+static size_t widest_layer(const struct net *n)
+{
+    size_t widest = 0;
+    for (int l = 0; l < n->model->layer_count; l++) {
+        size_t here = n->layers[l].end - n->layers[l].begin;
+        widest = here > widest ? here : widest;
+    }
+    return widest;
+}
+
+static int take_parameters(struct replicas *r, struct err *e)
+{
+    size_t width = r->is_rounded ? sizeof(uint16_t) : sizeof(float);
+    int divided = r->zero == 3 || (r->zero > 0 && r->is_rounded);
+    int s = take_store(r, &r->master, STORAGE_FLOAT32, divided, r->zero > 0 && !divided, e);
+    if (s == 0)
+        s = take(r, (r->net->elements - r->net->trained) * sizeof(float), 0, &r->fixed, e);
+    if (s == 0 && r->is_rounded && (r->zero == 1 || r->zero == 2))
+        s = take_store(r, &r->copies, STORAGE_BFLOAT16, 0, 1, e);
+    if (s == 0 && r->is_rounded)
+        s = take(r, widest_layer(r->net) * sizeof(float), 0, &r->unpacked, e);
+    r->value_slots = r->zero < 3 ? 0 : r->plan->parallel.overlap ? 2 : 1;
+    for (int i = 0; s == 0 && i < r->value_slots; i++)
+        s = take(r, r->widest * width, 1, &r->values[i].at, e);
+    return s;
+}
+
+static int take_gradients(struct replicas *r, struct err *e)
+{
+    int shared = has_group(r), divided = r->zero >= 2 && !r->grains;
+    int s = take_store(r, &r->gradient, STORAGE_FLOAT32, divided, shared && !divided, e);
+    r->sum_slots = !divided ? 0 : r->plan->parallel.overlap ? 2 : 1;
+    for (int i = 0; s == 0 && i < r->sum_slots; i++)
+        s = take(r, r->widest * sizeof(float), 1, &r->sums[i].at, e);
+    for (int i = 0; s == 0 && r->grains >> (i + 1); i++)
+        s = take(r, r->net->trained * sizeof(float), 0, &r->level[i], e);
+    return s;
+}
+
+static int take_all(struct replicas *r, struct err *e)
+{
+    int s = take_parameters(r, e);
+    if (s == 0)
+        s = take_gradients(r, e);
+    for (int i = 0; s == 0 && i < optimizer_states(&r->job->optimizer); i++)
+        s = take_store(r, &r->state[i], r->job->precision.moments, r->zero > 0, 0, e);
+    return s;
+}
+
+void replicas_measure(struct replicas *r, size_t *ret_shared, size_t *ret_private)
+{
+    r->is_measuring = 1;
+    take_all(r, NULL);
+    *ret_shared = r->shared_bytes;
+    *ret_private = r->private_bytes;
+    r->is_measuring = 0;
+    r->shared_bytes = r->private_bytes = 0;
+}
+
+/* ---- opening ---- */
+
+/* Slots and copies are pointed to when a layer is at work. */
+static void point(struct replicas *r)
+{
+    struct net *n = r->net;
+    float *master = r->master.is_divided || r->is_rounded ? NULL : r->master.at;
+    float *gradient = r->gradient.is_divided ? NULL : r->gradient.at;
+    for (int t = 0; t < n->tensor_count; t++) {
+        struct net_tensor *x = &n->tensors[t];
+        if (x->is_fixed)
+            x->parameter = r->fixed + (x->offset - n->trained);
+        else
+            x->parameter = master ? master + x->offset : NULL;
+        x->gradient = x->is_fixed || !gradient ? NULL : gradient + x->offset;
+    }
+}
+
+int replicas_open(struct replicas *r, const struct mesh *mesh, struct err *e)
+{
+    r->world = mesh->world;
+    r->group = mesh->replicas;
+    int s = take_all(r, e);
+    if (s == 0)
+        s = queue_open(&r->queue, r->group && r->plan->parallel.overlap, e);
+    for (int i = 0; i < 2; i++)
+        r->values[i].bucket = r->sums[i].bucket = -1;
+    point(r);
+    return s;
+}
+
+static void give_back(const struct replicas *r, void *at, int is_shared)
+{
+    if (!is_shared)
+        r->net->ops->release(at);
 }
 
 void replicas_done(struct replicas *r)
 {
-    free(r->cuts);
+    queue_close(r->queue);
+    if (r->net) {
+        give_back(r, r->master.at, r->master.is_shared);
+        give_back(r, r->copies.at, r->copies.is_shared);
+        give_back(r, r->gradient.at, r->gradient.is_shared);
+        for (int i = 0; i < NET_STATES; i++)
+            give_back(r, r->state[i].at, r->state[i].is_shared);
+        for (int i = 0; i < BUCKET_LEVELS; i++)
+            give_back(r, r->level[i], 0);
+        give_back(r, r->fixed, 0);
+        give_back(r, r->unpacked, 0);
+    }
+    free(r->buckets);
+    free(r->bucket_of);
+    free(r->pushed);
     *r = (struct replicas){0};
 }
 
-static size_t bucket_elements(const struct replicas *r, int b)
-{
-    return r->cuts[b] - r->cuts[b + 1];
-}
+/* ---- places ---- */
 
-static int sum_next(struct replicas *r, struct err *e)
+void *store_at(const struct store *s, const struct bucket *b, size_t at)
 {
-    int b = r->summed++;
-    struct comm *c = r->group;
-    if (!c)
-        return 0;
-    float *at = r->net->gradients + r->cuts[b + 1];
-    return r->divided ? c->verbs->reduce_scatter(c, at, bucket_elements(r, b), COMM_F32, e)
-                      : c->verbs->all_reduce(c, at, bucket_elements(r, b), COMM_F32, e);
-}
-
-void replicas_begin(struct replicas *r)
-{
-    r->summed = 0;
-    r->complete = r->net->trained;
-}
-
-static int before(void *context, int layer, int j, int backward, float *ret_beta, struct err *e)
-{
-    (void)context;
-    (void)layer;
-    (void)backward;
-    (void)e;
-    *ret_beta = j > 0 ? 1.0f : 0.0f;
-    return 0;
-}
-
-/* Layers are complete in falling order. */
-static int after(void *context, int layer, int j, int backward, int is_final, struct err *e)
-{
-    (void)j;
-    struct replicas *r = context;
-    const struct net_layer *y = &r->net->layers[layer];
-    int status = 0;
-    if (!backward || !is_final || y->begin == y->end)
-        return 0;
-    r->complete = y->begin;
-    while (status == 0 && r->summed < r->count && r->cuts[r->summed + 1] >= r->complete)
-        status = sum_next(r, e);
-    return status;
-}
-
-struct layers_hook replicas_hook(struct replicas *r)
-{
-    return (struct layers_hook){.before = before, .after = after, .context = r};
-}
-
-int replicas_finish(struct replicas *r, struct err *e)
-{
-    int status = 0;
-    while (status == 0 && r->summed < r->count)
-        status = sum_next(r, e);
-    return status;
-}
-
-void replicas_own(const struct replicas *r, int b, size_t *ret_begin, size_t *ret_end)
-{
-    size_t begin = 0, end = bucket_elements(r, b);
-    if (r->divided)
-        comm_part(end, r->group->size, r->group->rank, &begin, &end);
-    *ret_begin = r->cuts[b + 1] + begin;
-    *ret_end = r->cuts[b + 1] + end;
-}
-
-int replicas_counts(const struct replicas *r)
-{
-    return r->divided || !r->group || r->group->rank == 0;
-}
-
-int replicas_share(struct replicas *r, struct err *e)
-{
-    struct comm *c = r->group;
-    int status = 0;
-    for (int b = 0; status == 0 && r->divided && b < r->count; b++)
-        status = c->verbs->all_gather(c, r->net->parameters + r->cuts[b + 1], bucket_elements(r, b),
-                                      COMM_F32, e);
-    return status;
-}
-
-/* ---- values that outlive a step ---- */
-
-static float *arena(const struct replicas *r, enum piece_kind k)
-{
-    switch (k) {
-    case PIECE_PARAMETER: return r->net->parameters;
-    case PIECE_STATE_0: return r->net->state[0];
-    case PIECE_STATE_1: return r->net->state[1];
-    case PIECE_PENDING:
-    case PIECE_ANCHOR:
-    case PIECE_OUTER:
-    case PIECE_RESIDUAL:
-    case PIECE_KIND__MAX: break;
-    }
-    return NULL;
-}
-
-int replicas_keeps(const struct replicas *r, enum piece_kind k)
-{
-    return arena(r, k) != NULL;
-}
-
-int replicas_differ(const struct replicas *r, enum piece_kind k)
-{
-    (void)k;
-    return r->alone;
-}
-
-static int bucket_at(const struct replicas *r, size_t at)
-{
-    int b = 0;
-    while (r->cuts[b + 1] > at)
-        b++;
-    return b;
-}
-
-size_t replicas_stretch(const struct replicas *r, size_t at)
-{
-    return at < r->net->trained ? r->cuts[bucket_at(r, at)] : r->net->elements;
-}
-
-static void clip(size_t low, size_t high, size_t *begin, size_t *end)
-{
-    *begin = *begin < low ? low : *begin;
-    *end = *end > high ? high : *end;
-    *end = *end < *begin ? *begin : *end;
-}
-
-void replicas_clip_held(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end)
-{
-    size_t low, high;
-    if (k == PIECE_PARAMETER || *begin >= r->net->trained)
-        return;
-    replicas_own(r, bucket_at(r, *begin), &low, &high);
-    clip(low, high, begin, end);
-}
-
-void replicas_clip_saved(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end)
-{
-    size_t low = 0, high = 0;
-    if (replicas_differ(r, k))
-        return;
-    if (*begin >= r->net->trained) {
-        *end = r->data_rank == 0 ? *end : *begin;
-        return;
-    }
-    int b = bucket_at(r, *begin);
-    comm_part(bucket_elements(r, b), r->data, r->data_rank, &low, &high);
-    clip(r->cuts[b + 1] + low, r->cuts[b + 1] + high, begin, end);
-}
-
-void replicas_get(const struct replicas *r, enum piece_kind k, size_t at, size_t n, float *host)
-{
-    r->net->ops->download(host, arena(r, k) + at, n * sizeof *host);
-}
-
-void replicas_set(struct replicas *r, enum piece_kind k, size_t at, size_t n, const float *host)
-{
-    r->net->ops->upload(arena(r, k) + at, host, n * sizeof *host);
+    size_t width = s->type == STORAGE_BFLOAT16 ? sizeof(uint16_t) : sizeof(float);
+    size_t i = s->is_divided ? b->shard + (at - b->own_begin) : at;
+    return s->at ? (char *)s->at + i * width : NULL;
 }

@@ -1,23 +1,48 @@
-/* replicas.h: what the data ranks of a stage do for one another in a step: their gradients are
- * summed, and the update of the parameters is divided among them.
+/* replicas.h: where a rank's values lie, and what the data ranks of a stage do for one another in a
+ * step: their gradients are summed, and the update of the parameters is divided among them.
  *
- * Sums are taken in buckets while backward goes down the layers: what the last layers have computed
- * is on its way before the first ones start. A bucket is a range of the arenas, cut at layer
- * borders, and complete when the last micro-batch has left its last layer; the cuts depend on the
- * layout alone, so ranks with few or no items make the same calls.
+ * Buckets. Arenas (net.h) are cut into buckets at layer borders, from the last layer down, which is
+ * the order in which backward completes them; the cuts depend on the layout and the plan alone, so
+ * that ranks with few or no items make the same calls. A bucket's gradients are summed as soon as
+ * they are complete, with plan.parallel.overlap by a thread beside backward.
  *
- * A rank receives the sums of its part (comm_part) of each bucket only, updates the parameters of
- * that part, and fetches the others' afterwards: all have the same bits, and the optimizer's work
- * falls with the number of ranks. Slices of at most DIVIDE_BYTES are summed and updated whole by
- * every rank, which costs less than two more meetings. A rank that has no replicas (the only one,
- * or a member of an ensemble) owns everything and calls nobody.
+ * Parts. A rank's own part of a bucket is comm_part()'s. What is divided:
+ *
+ *   zero 0   nothing: each rank sums and updates everything
+ *   zero 1   the optimizer's state: a rank receives the sums of its part, updates its part of the
+ *            parameters and fetches the others', which go on beside the next forward pass
+ *   zero 2   gradients too: a bucket's gradients lie in scratch memory only while they are
+ *            computed; of their sum a rank keeps its part, to which each micro-batch adds
+ *   zero 3   parameters too: a bucket's are gathered before its layers are used, and given up for
+ *            those of other buckets afterwards
+ *
+ * Where a step has one micro-batch all four give the same bits, for sums are taken in one tree over
+ * the ranks. With more, zero 2 and 3 sum over ranks first and micro-batches second, zero 0 and 1
+ * the other way round, which rounds otherwise.
+ *
+ * Reproducible. Micro-batches are grains of a fixed size, and gradients their sum in a binary tree
+ * over all grains of the batch: a rank adds up its own like a binary counter (one arena a level),
+ * the ranks go on with the levels above. Where a rank has several grains its gradients therefore
+ * lie whole also under zero 2 and 3. Squares are summed exactly (exact.h), so that clipping depends
+ * on no order either.
+ *
+ * bfloat16 weights. Layers read rounded copies of float32 masters, unpacked a layer at a time. With
+ * zero 0 they are rounded on the way and nothing is kept twice; else a rank has the masters of its
+ * own part only, and the copies of all (zero 3: of its part) as bfloat16.
+ *
+ * A rank that has no replicas (the only one, or a member of an ensemble) owns everything and calls
+ * nobody.
  */
 #ifndef TRAINYARD_TRAINER_REPLICAS_H
 #define TRAINYARD_TRAINER_REPLICAS_H
 
+#include "spec/plan.h"
+#include "trainer/exact.h"
 #include "trainer/layers.h"
 #include "trainer/mesh.h"
 #include "trainer/net.h"
+#include "trainer/optimizer.h"
+#include "trainer/queue.h"
 
 /* Values that outlive a step (pieces.h). */
 enum piece_kind {
@@ -31,53 +56,123 @@ enum piece_kind {
     PIECE_KIND__MAX
 };
 
-#define BUCKET_BYTES (4 * 1024 * 1024)
-#define DIVIDE_BYTES (64 * 1024)
+#define BUCKET_BYTES  (4 * 1024 * 1024)
+#define BUCKET_LEVELS 16 /* of the tree over a rank's grains, at most */
+
+/* Values for trained elements: of the whole arena, or of this rank's own parts, bucket by bucket.
+ */
+struct store {
+    void *at; /* NULL: none */
+    enum storage_type type;
+    int is_divided;
+    int is_shared; /* belongs to the transport */
+};
+
+struct bucket {
+    size_t begin, end;         /* of the arenas */
+    size_t own_begin, own_end; /* what this rank updates */
+    size_t shard;              /* where that begins in divided stores */
+    int first, last;           /* layers with trained elements: first..last */
+    int layers, left;          /* how many; of them not complete yet */
+    int rounds;                /* sums of it that were begun in this step; zero 2 and 3 */
+    int64_t summed, gathered;  /* tickets */
+};
+
+/* Memory for one bucket at a time. */
+struct slot {
+    void *at;
+    int bucket;     /* -1: none */
+    int adds;       /* to what the step's earlier micro-batches left of the own part */
+    int64_t ticket; /* of the last job that uses it */
+};
 
 struct replicas {
     struct net *net;
-    int data, data_rank; /* of the mesh: an ensemble's members, too */
-    int alone;           /* data ranks have nothing in common: members */
-    struct comm *group;  /* NULL: none */
-    int divided;         /* 0: every rank updates everything */
-    size_t *cuts;        /* [count + 1], falling: bucket b is [cuts[b + 1], cuts[b]) */
+    const struct job_spec *job;
+    const struct plan *plan;
+    struct comm *world, *group; /* the mesh's; group NULL: no replicas */
+    struct queue *queue;
+    int data, data_rank; /* of the mesh; an ensemble's members, too */
+    int alone;           /* members: they have nothing in common */
+    int zero;            /* 0 without replicas */
+    int is_rounded;      /* layers read bfloat16 copies */
+    int grains;          /* this rank's, in a tree; 0: micro-batches are added up as they come */
+
+    struct bucket *buckets;
     int count;
-    int summed;      /* buckets, in this step */
-    size_t complete; /* gradients from here on are, in this step */
+    int *bucket_of; /* [layers]; -1 where nothing is trained */
+    size_t own;     /* elements of the own parts together */
+    size_t widest;  /* elements of the largest bucket */
+
+    struct store master;            /* float32 */
+    struct store copies;            /* bfloat16, of all; zero 1 and 2 */
+    struct store gradient;          /* whole, or with zero 2 and 3 own parts of the sums */
+    struct store state[NET_STATES]; /* of the optimizer */
+    float *level[BUCKET_LEVELS];    /* [trained]: sums of 2^i grains */
+    float *fixed;                   /* [elements - trained] */
+    float *unpacked;                /* one layer's rounded parameters, for the layer at work */
+    struct slot values[2], sums[2]; /* zero 3: gathered parameters; zero 2, 3: gradients */
+    int value_slots, sum_slots;     /* how many of them */
+    int value_turn, turn;           /* those at work */
+    int next;                       /* bucket to sum, of an arena */
+    int *pushed;                    /* [layers]: leaves of the tree that are in it */
+
+    size_t private_bytes, shared_bytes; /* of all that */
+    int is_measuring;                   /* sizes only */
+    struct queue_times seen;            /* at the end of the last step */
 };
 
-/* `n` and the mesh's groups outlive it. */
-void replicas_init(struct replicas *r, struct net *n, const struct mesh *mesh);
+/* Lays out `net` for rank `mesh` (placed is enough); allocates nothing. All four outlive it. */
+void replicas_init(struct replicas *r, const struct job_spec *job, const struct plan *plan,
+                   struct net *net, const struct mesh *mesh);
+/* Bytes that replicas_open will ask of comm's memory(), and of the device besides. */
+void replicas_measure(struct replicas *r, size_t *ret_shared, size_t *ret_private);
+/* Allocates everything, all zeroes, with the tensors' pointers set where they do not change; makes
+ * the thread. The mesh, now connected, outlives it. */
+int replicas_open(struct replicas *r, const struct mesh *mesh, struct err *e);
 void replicas_done(struct replicas *r); /* safe on a zeroed struct */
 
+/* ---- a step ---- */
+
 void replicas_begin(struct replicas *r);
-/* What the passes of this step call. */
+/* What all passes call. */
 struct layers_hook replicas_hook(struct replicas *r);
+/* After the last pass: waits for the sums. */
 int replicas_finish(struct replicas *r, struct err *e);
 
-/* What this rank updates of bucket b: [*ret_begin, *ret_end), where its sums are complete. */
-void replicas_own(const struct replicas *r, int b, size_t *ret_begin, size_t *ret_end);
-/* 1 if each of those parameters is to be counted by this rank when all ranks' counts are added. */
-int replicas_counts(const struct replicas *r);
+/* The squares of the summed gradients, each element counted once in the sum over all ranks; exactly
+ * where `exact`, else `*ret_sum` is rounded as it comes. */
+void replicas_squares(const struct replicas *r, int exact, struct exact_sum *ret_exact,
+                      double *ret_sum);
 
-/* After the update: the parameters that the others own. */
-int replicas_share(struct replicas *r, struct err *e);
+/* Updates what this rank owns and has the others' on their way. */
+int replicas_update(struct replicas *r, double rate, int64_t update, double scale, struct err *e);
 
-/* ---- values that outlive a step, by their place in the arenas ---- */
+/* Nothing is on its way any more. */
+int replicas_settle(struct replicas *r, struct err *e);
+
+/* Since the last call: communication that the caller waited for, and that ran beside it. */
+void replicas_times(struct replicas *r, int64_t *ret_exposed_us, int64_t *ret_hidden_us);
+
+/* ---- values that outlive a step, by their place in the arenas (settled) ---- */
 
 int replicas_keeps(const struct replicas *r, enum piece_kind k); /* 1 if there are any such */
 /* 1 if each data rank has its own. */
 int replicas_differ(const struct replicas *r, enum piece_kind k);
 
-/* The part of [*begin, *end), which lies within one bucket or among the fixed tensors, that this
- * rank holds; or that it is the one to save. Empty ones have *begin == *end. */
-void replicas_clip_held(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end);
-void replicas_clip_saved(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end);
 /* The end of the bucket, or of the fixed tensors, that `at` lies in. */
 size_t replicas_stretch(const struct replicas *r, size_t at);
+/* The part of [*begin, *end), which lies within one such, that this rank holds; or that it is the
+ * one to save. Empty ones have *begin == *end. */
+void replicas_clip_held(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end);
+void replicas_clip_saved(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end);
 
-/* To and from host memory; the range is held. */
+/* From device to host memory; the range is what clip_saved or clip_held gave. */
 void replicas_get(const struct replicas *r, enum piece_kind k, size_t at, size_t n, float *host);
+/* Sets what this rank holds of [at, at + n), any range, and what is derived from it. */
 void replicas_set(struct replicas *r, enum piece_kind k, size_t at, size_t n, const float *host);
 
+/* Collective over the data group: the masters of bucket b, whole, on every rank, in host memory
+ * [end - begin]. */
+int replicas_collect(struct replicas *r, int b, float *host, struct err *e);
 #endif

@@ -35,6 +35,16 @@ int safetensors_write(const char *path, const struct safetensors_item *items, in
  * the data himself; the items' data are not looked at. */
 int safetensors_header(const struct safetensors_item *items, int count, const char *const *metadata,
                        struct buf *ret, struct err *e);
+/* The same with values that come range by range, in any order. Whatever is not put is zero.
+ * Exactly one of finish and abandon ends it. */
+struct safetensors_writer;
+int safetensors_create(const char *path, const struct safetensors_item *items, int count,
+                       const char *const *metadata, struct safetensors_writer **ret, struct err *e);
+/* Elements [from, from + n) of item `i`. */
+int safetensors_put(struct safetensors_writer *w, int i, size_t from, size_t n, const float *values,
+                    const struct safetensors_pulse *pulse, struct err *e);
+int safetensors_finish(struct safetensors_writer *w, struct err *e);
+void safetensors_abandon(struct safetensors_writer *w); /* NULL is fine */
 
 struct safetensors; /* an open file */
 int safetensors_open(int take_fd, const char *name_for_errors, struct safetensors **ret,

@@ -1,4 +1,4 @@
-/* safetensors_write.c: the header of a file, and whole files of tensors in host memory.
+/* safetensors_write.c: the header of a file, and whole files.
  *
  * Writing goes to a temporary name beside the file, with a dot in front: what a killed writer
  * leaves is nobody's artifact. The header is padded with spaces to 8 bytes.
@@ -78,18 +78,26 @@ int safetensors_header(const struct safetensors_item *items, int count, const ch
     return 0;
 }
 
+struct safetensors_writer {
+    char *path, *temporary;
+    int fd;
+    uint64_t *at; /* [count]: where the items begin in the file */
+};
+
 /* On the disk piece by piece, so that the last fsync has little to do and whoever waits hears of
  * each; what goes wrong with a piece, that fsync tells. */
-static int write_all(int fd, const void *bytes, uint64_t n, const struct safetensors_pulse *pulse)
+static int write_all(int fd, uint64_t at, const void *bytes, uint64_t n,
+                     const struct safetensors_pulse *pulse)
 {
     const char *p = bytes;
     while (n > 0) {
-        ssize_t w = write(fd, p, n < WRITE_PIECE ? n : WRITE_PIECE);
+        ssize_t w = pwrite(fd, p, n < WRITE_PIECE ? n : WRITE_PIECE, (off_t)at);
         if (w < 0 && errno == EINTR)
             continue;
         if (w < 0)
             return -1;
         p += w;
+        at += (uint64_t)w;
         n -= (uint64_t)w;
         if (w == WRITE_PIECE)
             (void)sync_file_range(fd, 0, 0,
@@ -98,23 +106,6 @@ static int write_all(int fd, const void *bytes, uint64_t n, const struct safeten
         if (pulse)
             pulse->beat(pulse->context);
     }
-    return 0;
-}
-
-/* `path` is whose contents they are, for sentences. */
-static int write_temporary(const char *temporary, const char *path, const struct buf *header,
-                           const struct safetensors_item *items, int count,
-                           const struct safetensors_pulse *pulse, struct err *e)
-{
-    CLEANUP(mem_closep)
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (fd < 0)
-        return err_errno(e, "cannot create %s", path);
-    int failed = write_all(fd, header->data, header->len, pulse) < 0;
-    for (int i = 0; i < count && !failed; i++)
-        failed = write_all(fd, items[i].data, item_bytes(&items[i]), pulse) < 0;
-    if (failed || fsync(fd) < 0)
-        return err_errno(e, "cannot write %s", path);
     return 0;
 }
 
@@ -135,22 +126,98 @@ static char *temporary_beside(const char *path)
     return mem_printf("%.*s.%s.%d.tmp", directory, path, path + directory, (int)getpid());
 }
 
+/* Its header, and its length: what is never put reads as zeroes. */
+static int start_file(struct safetensors_writer *w, const struct buf *header,
+                      const struct safetensors_item *items, int count, struct err *e)
+{
+    uint64_t at = header->len;
+    w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (w->fd < 0)
+        return err_errno(e, "cannot create %s", w->path);
+    for (int i = 0; i < count; i++) {
+        w->at[i] = at;
+        at += item_bytes(&items[i]);
+    }
+    if (write_all(w->fd, 0, header->data, header->len, NULL) < 0 || ftruncate(w->fd, (off_t)at) < 0)
+        return err_errno(e, "cannot write %s", w->path);
+    return 0;
+}
+
+static void writer_free(struct safetensors_writer *w)
+{
+    if (w->fd >= 0)
+        close(w->fd);
+    free(w->path);
+    free(w->temporary);
+    free(w->at);
+    free(w);
+}
+
+int safetensors_create(const char *path, const struct safetensors_item *items, int count,
+                       const char *const *metadata, struct safetensors_writer **ret, struct err *e)
+{
+    struct buf header = BUF_INIT;
+    struct safetensors_writer *w = mem_zalloc(sizeof *w);
+    w->fd = -1;
+    w->path = mem_strdup(path);
+    w->temporary = temporary_beside(path);
+    w->at = mem_alloc(((size_t)count + 1) * sizeof *w->at);
+    int r = safetensors_header(items, count, metadata, &header, e);
+    if (r == 0)
+        r = start_file(w, &header, items, count, e);
+    buf_done(&header);
+    if (r < 0)
+        safetensors_abandon(w);
+    else
+        *ret = w;
+    return r;
+}
+
+int safetensors_put(struct safetensors_writer *w, int i, size_t from, size_t n, const float *values,
+                    const struct safetensors_pulse *pulse, struct err *e)
+{
+    if (write_all(w->fd, w->at[i] + from * sizeof *values, values, n * sizeof *values, pulse) < 0)
+        return err_errno(e, "cannot write %s", w->path);
+    return 0;
+}
+
+int safetensors_finish(struct safetensors_writer *w, struct err *e)
+{
+    int r = fsync(w->fd) < 0 ? err_errno(e, "cannot write %s", w->path) : 0;
+    if (r == 0 && rename(w->temporary, w->path) < 0)
+        r = err_errno(e, "cannot rename %s to %s", w->temporary, w->path);
+    if (r < 0) {
+        safetensors_abandon(w);
+        return r;
+    }
+    r = sync_directory_of(w->path, e);
+    writer_free(w);
+    return r;
+}
+
+void safetensors_abandon(struct safetensors_writer *w)
+{
+    if (!w)
+        return;
+    if (w->fd >= 0)
+        unlink(w->temporary);
+    writer_free(w);
+}
+
 int safetensors_write(const char *path, const struct safetensors_item *items, int count,
                       const char *const *metadata, const struct safetensors_pulse *pulse,
                       struct err *e)
 {
-    struct buf header = BUF_INIT;
-    int r = safetensors_header(items, count, metadata, &header, e);
-    if (r == 0) {
-        CLEANUP(mem_freep) char *temporary = temporary_beside(path);
-        r = write_temporary(temporary, path, &header, items, count, pulse, e);
-        if (r == 0 && rename(temporary, path) < 0)
-            r = err_errno(e, "cannot rename %s to %s", temporary, path);
-        if (r < 0)
-            unlink(temporary);
-        else
-            r = sync_directory_of(path, e);
+    struct safetensors_writer *w;
+    int r = safetensors_create(path, items, count, metadata, &w, e);
+    if (r < 0)
+        return r;
+    for (int i = 0; i < count && r == 0; i++)
+        r = safetensors_put(w, i, 0, (size_t)shape_elements(&items[i].shape), items[i].data, pulse,
+                            e);
+    if (r < 0) {
+        safetensors_abandon(w);
+        return r;
     }
-    buf_done(&header);
-    return r < 0 ? r : 0;
+    return safetensors_finish(w, e);
 }

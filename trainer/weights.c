@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/mem.h"
 #include "trainer/random.h"
@@ -14,13 +13,21 @@
 
 static float *host_buffer(const struct net_tensor *t)
 {
-    return mem_alloc(t->elements * sizeof(float));
+    return mem_alloc((size_t)shape_elements(&t->spec->shape) * sizeof(float));
 }
 
-static void put(struct engine *g, const struct net_tensor *t, const float *host)
+/* This rank's part of a whole tensor. */
+static void put(struct engine *g, const struct net_tensor *t, const float *whole)
 {
-    const struct net *n = &g->stage.net;
-    n->ops->upload(n->parameters + t->offset, host, t->elements * sizeof(float));
+    const struct net_part *p = &t->part;
+    const struct shape *s = &t->spec->shape;
+    size_t inner = 1, outer = 1;
+    for (int d = 0; d < s->dims; d++)
+        *(d < p->axis ? &outer : &inner) *= (size_t)s->size[d];
+    size_t unit = inner / (size_t)s->size[p->axis], n = (size_t)(p->end - p->begin) * unit;
+    for (size_t o = 0; o < outer; o++)
+        replicas_set(&g->replicas, PIECE_PARAMETER, t->offset + o * (size_t)p->extent * unit, n,
+                     whole + o * inner + (size_t)p->begin * unit);
 }
 
 static void initialize(struct engine *g)
@@ -134,106 +141,139 @@ const char *weights_artifact(const struct engine *g, int i, char out[WEIGHTS_NAM
 
 #define PIECE (1024 * 1024) /* bytes */
 
-/* The parameters of one place along the pipeline on the host, and how its tensors lie in them. */
-struct part {
-    struct net net; /* a layout without arenas */
-    float *host;    /* of stage 0's parts, and of this rank's own; of others the last piece */
-    float *owned;   /* NULL where the device has host memory and nothing was copied */
+/* The values of the model, on their way into a file of rank 0 (an ensemble's: of each member). */
+struct saving {
+    struct engine *g;
+    struct safetensors_writer *file; /* NULL on the other ranks */
+    struct safetensors_pulse pulse;
+    struct net net; /* of the pipeline coordinate that sends: a layout only */
+    struct replicas layout;
+    int place;
+    float *host; /* room for one of its buckets */
 };
-
-static int has_part(const struct engine *g, int stage)
-{
-    return g->mesh.stage == 0 || g->mesh.stage == stage;
-}
-
-static void make_room(const struct engine *g, int stage, struct part *p)
-{
-    const struct net *n = &g->stage.net;
-    size_t bytes = p->net.elements * sizeof(float);
-    int is_own = stage == g->mesh.stage;
-    if (is_own && n->ops->is_host) {
-        p->host = n->parameters;
-        return;
-    }
-    p->host = p->owned = mem_alloc(has_part(g, stage) ? bytes : PIECE);
-    if (is_own)
-        n->ops->download(p->owned, n->parameters, bytes);
-}
-
-/* Only stage 0 keeps what it is sent: a model that needs a pipeline fits one rank badly. */
-static int gather_part(struct engine *g, int stage, struct part *p, struct err *e)
-{
-    int count = g->plan->chunks;
-    CLEANUP(mem_freep) struct net_chunk *chunks = mem_alloc((size_t)count * sizeof *chunks);
-    mesh_chunks(g->plan, stage, chunks);
-    struct comm *line = g->mesh.pipeline;
-    int r = net_init(&p->net, g->job, g->stage.net.ops, chunks, count, e);
-    if (r < 0)
-        return r;
-    make_room(g, stage, p);
-    size_t bytes = p->net.elements * sizeof(float);
-    for (size_t at = 0; line && r == 0 && at < bytes; at += PIECE) {
-        size_t n = bytes - at < PIECE ? bytes - at : PIECE;
-        char *piece = (char *)p->host + (has_part(g, stage) ? at : 0);
-        r = line->verbs->broadcast(line, piece, n, stage, e);
-    }
-    return r;
-}
-
-static void part_done(struct part *p)
-{
-    net_done(&p->net);
-    free(p->owned);
-    *p = (struct part){0};
-}
 
 static void tell_progress(void *world)
 {
     comm_progress(world);
 }
 
-static int write_parts(const struct engine *g, const struct part *parts, const char *name,
-                       struct err *e)
+static int create(struct saving *s, const char *name, struct err *e)
 {
+    const struct model *m = &s->g->job->model;
     int count = 0;
-    for (int s = 0; s < g->mesh.stages; s++)
-        count += parts[s].net.tensor_count;
+    struct net all = {0};
+    const struct net_chunk whole = {0, m->layer_count};
+    int r = net_init(&all, s->g->job, s->g->stage.net.ops, &whole, 1, e);
+    if (r < 0)
+        return r;
     CLEANUP(mem_freep)
-    struct safetensors_item *items = mem_alloc(((size_t)count + 1) * sizeof *items);
-    for (int s = 0; s < g->mesh.stages; s++)
-        for (int t = 0; t < parts[s].net.tensor_count; t++) {
-            const struct net_tensor *x = &parts[s].net.tensors[t];
-            items[x->number] = (struct safetensors_item){
-                .name = x->name, .shape = x->spec->shape, .data = parts[s].host + x->offset};
-        }
+    struct safetensors_item *items = mem_alloc(((size_t)all.tensor_count + 1) * sizeof *items);
+    for (; count < all.tensor_count; count++) /* tensor number is item number */
+        items[count] = (struct safetensors_item){.name = all.tensors[count].name,
+                                                 .shape = all.tensors[count].spec->shape};
     char step[32];
-    snprintf(step, sizeof step, "%lld", (long long)g->step);
+    snprintf(step, sizeof step, "%lld", (long long)s->g->step);
     /* Nothing of the attempt: the same training gives the same file. */
     const char *const metadata[] = {"producer", "trainyard", "step", step, NULL};
-    const struct safetensors_pulse pulse = {tell_progress, g->mesh.world};
-    return safetensors_write(name, items, count, metadata, &pulse, e);
+    r = safetensors_create(name, items, count, metadata, &s->file, e);
+    net_done(&all);
+    return r;
 }
 
-static int gather_and_write(struct engine *g, struct err *e)
+/* Arena elements [begin, end), which stand in s->host, into the file. */
+static int put_range(const struct saving *s, size_t begin, size_t end, struct err *e)
 {
-    char name[WEIGHTS_NAME_SIZE];
-    CLEANUP(mem_freep) struct part *parts = mem_zalloc((size_t)g->mesh.stages * sizeof *parts);
     int r = 0;
-    for (int s = 0; r == 0 && s < g->mesh.stages; s++) {
-        r = gather_part(g, s, &parts[s], e);
-        if (g->mesh.stage != 0)
-            part_done(&parts[s]);
+    for (int t = 0; s->file && r == 0 && t < s->net.tensor_count; t++) {
+        const struct net_tensor *x = &s->net.tensors[t];
+        size_t from = x->offset, to = from + x->elements;
+        from = from < begin ? begin : from;
+        to = to > end ? end : to;
+        if (from < to)
+            r = safetensors_put(s->file, (int)x->number, from - x->offset, to - from,
+                                s->host + (from - begin), &s->pulse, e);
     }
-    if (r == 0 && g->mesh.stage == 0)
-        r = write_parts(g, parts, weights_artifact(g, g->mesh.ensemble ? g->mesh.rank : 0, name),
-                        e);
-    for (int s = 0; s < g->mesh.stages; s++)
-        part_done(&parts[s]);
+    return r;
+}
+
+/* From the coordinate that has them to the first one. Only that keeps what it is sent, a bucket at
+ * a time: a model that needs a pipeline fits one rank badly. */
+static int pass_on(const struct saving *s, size_t begin, size_t end, struct err *e)
+{
+    struct comm *line = s->g->mesh.pipeline;
+    size_t bytes = (end - begin) * sizeof(float);
+    int r = 0;
+    for (size_t at = 0; line && s->place > 0 && r == 0 && at < bytes; at += PIECE)
+        r = line->verbs->broadcast(line, (char *)s->host + at,
+                                   bytes - at < PIECE ? bytes - at : PIECE, s->place, e);
+    return r < 0 ? r : put_range(s, begin, end, e);
+}
+
+static int is_ours(const struct saving *s)
+{
+    return s->g->mesh.stage == s->place;
+}
+
+/* Whether this rank is of those that send to rank 0. */
+static int is_first_replica(const struct saving *s)
+{
+    return s->g->mesh.data_rank == 0 || s->g->mesh.ensemble;
+}
+
+static int save_bucket(const struct saving *s, int b, struct err *e)
+{
+    const struct bucket *x = &s->layout.buckets[b];
+    int r = is_ours(s) ? replicas_collect(&s->g->replicas, b, s->host, e) : 0;
+    return r < 0 || !is_first_replica(s) ? r : pass_on(s, x->begin, x->end, e);
+}
+
+/* What is not trained is the same on all data ranks; a tensor at a time. */
+static int save_fixed(const struct saving *s, const struct net_tensor *x, struct err *e)
+{
+    if (!x->is_fixed || !is_first_replica(s))
+        return 0;
+    if (is_ours(s))
+        replicas_get(&s->g->replicas, PIECE_PARAMETER, x->offset, x->elements, s->host);
+    return pass_on(s, x->offset, x->offset + x->elements, e);
+}
+
+static int save_place(struct saving *s, struct err *e)
+{
+    struct engine *g = s->g;
+    CLEANUP(mem_freep)
+    struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
+    mesh_chunks(g->plan, s->place, chunks);
+    int r = net_init(&s->net, g->job, g->stage.net.ops, chunks, g->plan->chunks, e);
+    if (r < 0)
+        return r;
+    replicas_init(&s->layout, g->job, g->plan, &s->net, &g->mesh);
+    size_t room = s->layout.widest;
+    for (int t = 0; t < s->net.tensor_count; t++)
+        if (s->net.tensors[t].is_fixed && s->net.tensors[t].elements > room)
+            room = s->net.tensors[t].elements;
+    s->host = mem_alloc((room + 1) * sizeof *s->host);
+    for (int b = 0; r == 0 && b < s->layout.count; b++)
+        r = save_bucket(s, b, e);
+    for (int t = 0; r == 0 && t < s->net.tensor_count; t++)
+        r = save_fixed(s, &s->net.tensors[t], e);
+    free(s->host);
+    replicas_done(&s->layout);
+    net_done(&s->net);
     return r;
 }
 
 int weights_save(struct engine *g, struct err *e)
 {
-    int r = g->mesh.data_rank == 0 || g->mesh.ensemble ? gather_and_write(g, e) : 0;
+    char name[WEIGHTS_NAME_SIZE];
+    struct saving s = {.g = g, .pulse = {tell_progress, g->mesh.world}};
+    int r = 0;
+    if (g->mesh.rank == 0 || g->mesh.ensemble)
+        r = create(&s, weights_artifact(g, g->mesh.ensemble ? g->mesh.rank : 0, name), e);
+    for (s.place = 0; r == 0 && s.place < g->mesh.stages; s.place++)
+        r = save_place(&s, e);
+    if (s.file && r == 0)
+        r = safetensors_finish(s.file, e);
+    else
+        safetensors_abandon(s.file);
     return r < 0 ? r : g->mesh.world->verbs->barrier(g->mesh.world, e);
 }

@@ -218,7 +218,7 @@ static const json_t *gang_line(const struct gang *g, const char *type, int rank,
     return NULL;
 }
 
-static size_t gang_count(const struct gang *g, const char *type)
+static inline size_t gang_count(const struct gang *g, const char *type)
 {
     size_t n = 0;
     while (gang_line(g, type, -1, n))

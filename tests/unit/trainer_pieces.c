@@ -20,14 +20,37 @@
     "{\"type\": \"dense\", \"units\": 1301}, {\"type\": \"dense\", \"units\": 3}]}"
 
 struct shape3 {
-    int data, pipeline, tensor;
+    int data, pipeline, tensor, zero;
 };
 
 struct rank {
     struct engine g;
-    struct comm group;
-    int data, pipeline, tensor;
+    struct plan plan;
+    struct comm world;
 };
+
+static void *given[16];
+static int given_count;
+
+static int plain_memory(struct comm *world, size_t bytes, void **ret, struct err *e)
+{
+    (void)world;
+    (void)e;
+    *ret = given[given_count++] = mem_aligned(bytes);
+    return 0;
+}
+
+static int all_gather(struct comm *c, void *buf, size_t count, enum comm_type type, struct err *e)
+{
+    (void)c;
+    (void)buf;
+    (void)count;
+    (void)type;
+    (void)e;
+    return 0;
+}
+
+static const struct comm_verbs VERBS = {.memory = plain_memory, .all_gather = all_gather};
 
 static struct job_spec job;
 
@@ -36,7 +59,7 @@ static int setup(void **state)
     (void)state;
     struct faults f;
     faults_init(&f);
-    job = (struct job_spec){.loss = LOSS_MEAN_SQUARED_ERROR};
+    job = (struct job_spec){.loss = LOSS_MEAN_SQUARED_ERROR, .optimizer = {.kind = OPTIMIZER_ADAM}};
     json_auto_t *doc = json_loads(MODEL, 0, NULL);
     assert_int_equal(model_parse(doc, "/model", &job.model, &f), 0);
     faults_done(&f);
@@ -70,16 +93,18 @@ static struct rank *open_rank(const struct shape3 *m, int d, int p, int t, int a
     int count = job.model.layer_count, first = count * p / m->pipeline,
         last = count * (p + 1) / m->pipeline;
     struct net_chunk chunk = {first, last};
-    r->data = d;
-    r->group = (struct comm){.rank = d, .size = m->data};
-    struct mesh mesh = {
-        .data_rank = d, .data = m->data, .replicas = m->data > 1 ? &r->group : NULL};
+    r->world = (struct comm){.verbs = &VERBS, .rank = d, .size = m->data};
+    r->plan = (struct plan){.data = m->data, .zero = m->zero, .microbatches = 1, .chunks = 1};
+    struct mesh mesh = {.data_rank = d,
+                        .data = m->data,
+                        .world = &r->world,
+                        .replicas = m->data > 1 ? &r->world : NULL};
     assert_int_equal(net_init(n, &job, &ops_cpu, &chunk, 1, &e), 0);
-    assert_int_equal(net_allocate(n, 2, NULL, NULL, &e), 0);
     for (int i = 0; m->tensor > 1 && i < n->tensor_count; i++)
         if (n->tensors[i].spec->shape.dims == 2)
             split(&n->tensors[i], axis, t, m->tensor);
-    replicas_init(&r->g.replicas, n, &mesh);
+    replicas_init(&r->g.replicas, &job, &r->plan, n, &mesh);
+    assert_int_equal(replicas_open(&r->g.replicas, &mesh, &e), 0);
     return r;
 }
 
@@ -89,6 +114,8 @@ static void close_rank(struct rank *r)
     net_done(&r->g.stage.net);
     free(r->g.arrived);
     free(r);
+    while (given_count > 0)
+        free(given[--given_count]);
 }
 
 /* The value of an element of a whole tensor. */
@@ -107,23 +134,55 @@ static int64_t whole_of(const struct net_tensor *x, const struct net_part *p, in
     return p->begin + a < p->end ? (o * s->size[p->axis] + p->begin + a) * inner + k : -1;
 }
 
-static float *at(const struct rank *r, enum piece_kind k)
+/* Calls `visit` for what the rank holds of each kind, range by range. */
+static void each_held(struct rank *r, void (*visit)(struct rank *, enum piece_kind,
+                                                    const struct net_tensor *, size_t, size_t))
 {
     const struct net *n = &r->g.stage.net;
-    return k == PIECE_PARAMETER ? n->parameters : n->state[k - PIECE_STATE_0];
+    for (int t = 0; t < n->tensor_count; t++)
+        for (int k = 0; k <= PIECE_STATE_1; k++) {
+            const struct net_tensor *x = &n->tensors[t];
+            size_t last = x->offset + x->elements;
+            for (size_t at = x->offset, next; at < last && (k == 0 || !x->is_fixed); at = next) {
+                next = replicas_stretch(&r->g.replicas, at);
+                next = next < last ? next : last;
+                size_t from = at, to = next;
+                replicas_clip_held(&r->g.replicas, (enum piece_kind)k, &from, &to);
+                if (from < to)
+                    visit(r, (enum piece_kind)k, x, from, to);
+            }
+        }
+}
+
+static float wanted(enum piece_kind k, const struct net_tensor *x, size_t at)
+{
+    int64_t w = whole_of(x, &x->part, (int64_t)(at - x->offset));
+    return w < 0 ? 0 : value(k, x->number, w);
+}
+
+static void fill_range(struct rank *r, enum piece_kind k, const struct net_tensor *x, size_t from,
+                       size_t to)
+{
+    CLEANUP(mem_freep) float *v = mem_alloc((to - from) * sizeof *v);
+    for (size_t at = from; at < to; at++)
+        v[at - from] = wanted(k, x, at);
+    replicas_set(&r->g.replicas, k, from, to - from, v);
+}
+
+static void check_range(struct rank *r, enum piece_kind k, const struct net_tensor *x, size_t from,
+                        size_t to)
+{
+    CLEANUP(mem_freep) float *v = mem_alloc((to - from) * sizeof *v);
+    replicas_get(&r->g.replicas, k, from, to - from, v);
+    for (size_t at = from; at < to; at++)
+        if (v[at - from] != wanted(k, x, at))
+            fail_msg("%s[%zu], kind %d: %g, not %g", x->name, at - x->offset, k,
+                     (double)v[at - from], (double)wanted(k, x, at));
 }
 
 static void fill(struct rank *r)
 {
-    for (int t = 0; t < r->g.stage.net.tensor_count; t++)
-        for (int k = 0; k <= PIECE_STATE_1; k++) {
-            const struct net_tensor *x = &r->g.stage.net.tensors[t];
-            for (size_t i = 0; i < x->elements && (k == 0 || !x->is_fixed); i++) {
-                int64_t w = whole_of(x, &x->part, (int64_t)i);
-                at(r, (enum piece_kind)k)[x->offset + i] =
-                    w < 0 ? 0 : value((enum piece_kind)k, x->number, w);
-            }
-        }
+    each_held(r, fill_range);
 }
 
 struct saved {
@@ -218,22 +277,9 @@ static void load_rank(struct rank *r, const struct saved *s)
     assert_int_equal(r->g.updates, 8);
 }
 
-static void check_rank(const struct rank *r)
+static void check_rank(struct rank *r)
 {
-    const struct net *n = &r->g.stage.net;
-    for (int t = 0; t < n->tensor_count; t++)
-        for (int k = 0; k <= PIECE_STATE_1; k++) {
-            const struct net_tensor *x = &n->tensors[t];
-            for (size_t i = 0; i < x->elements && (k == 0 || !x->is_fixed); i++) {
-                size_t from = x->offset + i, to = from + 1;
-                int64_t w = whole_of(x, &x->part, (int64_t)i);
-                replicas_clip_held(&r->g.replicas, (enum piece_kind)k, &from, &to);
-                float want = from == to || w < 0 ? 0 : value((enum piece_kind)k, x->number, w);
-                if (at(r, (enum piece_kind)k)[x->offset + i] != want)
-                    fail_msg("%s[%zu], kind %d: %g, not %g", x->name, i, k,
-                             (double)at(r, (enum piece_kind)k)[x->offset + i], (double)want);
-            }
-        }
+    each_held(r, check_range);
 }
 
 static void load_mesh(const struct shape3 *m, int axis, const struct saved *s)
@@ -251,8 +297,10 @@ static void load_mesh(const struct shape3 *m, int axis, const struct saved *s)
 static void any_mesh_takes_what_another_saved(void **state)
 {
     (void)state;
-    static const struct shape3 FROM[] = {{1, 1, 1}, {4, 1, 1}, {3, 2, 1}, {1, 5, 1}};
-    static const struct shape3 TO[] = {{1, 1, 1}, {2, 1, 1}, {5, 3, 1}, {7, 1, 1}};
+    static const struct shape3 FROM[] = {{1, 1, 1, 0}, {4, 1, 1, 1}, {4, 1, 1, 3},
+                                         {3, 2, 1, 2}, {2, 1, 1, 0}, {1, 5, 1, 0}};
+    static const struct shape3 TO[] = {
+        {1, 1, 1, 0}, {2, 1, 1, 1}, {5, 3, 1, 3}, {7, 1, 1, 2}, {3, 1, 1, 0}};
     for (size_t i = 0; i < ARRAY_LEN(FROM); i++) {
         struct saved s;
         save_mesh(&FROM[i], 0, &s);
@@ -266,8 +314,8 @@ static void any_mesh_takes_what_another_saved(void **state)
 static void tensors_may_be_split_another_way(void **state)
 {
     (void)state;
-    static const struct shape3 SPLIT[] = {{1, 1, 2}, {2, 1, 3}, {1, 2, 2}};
-    const struct shape3 whole = {2, 1, 1};
+    static const struct shape3 SPLIT[] = {{1, 1, 2, 0}, {2, 1, 3, 3}, {1, 2, 2, 0}};
+    const struct shape3 whole = {2, 1, 1, 1};
     struct saved s;
     save_mesh(&whole, 0, &s);
     for (int axis = 0; axis < 2; axis++)
@@ -288,7 +336,7 @@ static int is_same(const struct piece *a, const struct piece *b)
 static void split_tensors_come_together_again(void **state)
 {
     (void)state;
-    static const struct shape3 FROM = {2, 1, 3}, WHOLE = {3, 1, 1}, OTHER = {1, 1, 2};
+    static const struct shape3 FROM = {2, 1, 3, 1}, WHOLE = {3, 1, 1, 2}, OTHER = {1, 1, 2, 0};
     for (int axis = 0; axis < 2; axis++) {
         struct saved s;
         save_mesh(&FROM, axis, &s);
@@ -315,7 +363,7 @@ static void split_tensors_come_together_again(void **state)
 static void what_is_missing_is_named(void **state)
 {
     (void)state;
-    const struct shape3 one = {1, 1, 1};
+    const struct shape3 one = {1, 1, 1, 0};
     struct saved s;
     struct err e;
     save_mesh(&one, 0, &s);
@@ -334,7 +382,7 @@ static void what_is_missing_is_named(void **state)
 static void pieces_that_cannot_be_are_refused(void **state)
 {
     (void)state;
-    const struct shape3 one = {1, 1, 1};
+    const struct shape3 one = {1, 1, 1, 0};
     struct rank *r = open_rank(&one, 0, 0, 0, 0);
     const struct piece good = {
         .number = 0, .part = {0, 0, 7, 7}, .to = 910, .replica = -1, .replicas = 1};

@@ -1,0 +1,408 @@
+/* replicas_step.c: pointers for the layer at work, sums of what it left, and the update. */
+#include <string.h>
+
+#include "base/err.h"
+#include "trainer/replicas_parts.h"
+
+/* ---- parameters for the layer at work ---- */
+
+/* Zero 3: every rank puts its part into the slot, then all have all. A job. */
+static int gather_slot(void *context, int i, struct err *e)
+{
+    struct replicas *r = context;
+    const struct ops *o = r->net->ops;
+    const struct slot *s = &r->values[i];
+    const struct bucket *b = &r->buckets[s->bucket];
+    size_t n = b->own_end - b->own_begin, at = b->own_begin - b->begin;
+    const float *own = store_at(&r->master, b, b->own_begin);
+    if (r->is_rounded)
+        o->to_bfloat16(n, own, (uint16_t *)s->at + at);
+    else
+        o->copy((float *)s->at + at, own, n * sizeof *own);
+    return r->group->verbs->all_gather(r->group, s->at, b->end - b->begin,
+                                       r->is_rounded ? COMM_U16 : COMM_F32, e);
+}
+
+/* Has bucket `b` gathered into the slot `i`. */
+static int fill_slot(struct replicas *r, int i, int b, struct err *e)
+{
+    int s = queue_wait(r->queue, r->values[i].ticket, e);
+    r->values[i].bucket = b;
+    r->values[i].ticket = queue_submit(r->queue, gather_slot, r, i);
+    return s;
+}
+
+static int slot_of(const struct replicas *r, int b)
+{
+    int i = 0;
+    while (i < r->value_slots && r->values[i].bucket != b)
+        i++;
+    return i;
+}
+
+/* The bucket that the pass comes to next, -1 at an end of the chunk. */
+static int next_bucket(const struct replicas *r, int b, int backward)
+{
+    const struct net *n = r->net;
+    int next = backward ? b + 1 : b - 1;
+    if (next < 0 || next >= r->count)
+        return -1;
+    for (int c = 0; c < n->chunk_count; c++) {
+        int here = r->buckets[b].first >= n->chunks[c].first;
+        if (here != (r->buckets[next].first >= n->chunks[c].first))
+            return -1;
+    }
+    return next;
+}
+
+/* The bucket itself, waited for, and the next one beside the work. */
+static int gather(struct replicas *r, int b, int backward, void **ret, struct err *e)
+{
+    int i = slot_of(r, b), s = 0;
+    if (i == r->value_slots) {
+        i = r->value_slots > 1 ? !r->value_turn : 0;
+        s = fill_slot(r, i, b, e);
+    }
+    if (s == 0)
+        s = queue_wait(r->queue, r->values[i].ticket, e);
+    if (s < 0)
+        return s;
+    r->value_turn = i;
+    int next = next_bucket(r, b, backward);
+    if (queue_is_threaded(r->queue) && next >= 0 && slot_of(r, next) == r->value_slots)
+        s = fill_slot(r, !i, next, e);
+    *ret = r->values[i].at;
+    return s;
+}
+
+static void point_parameters(struct replicas *r, int layer, float *at)
+{
+    int count;
+    struct net_tensor *x = net_tensors_of(r->net, layer, &count);
+    for (int t = 0; t < count; t++)
+        if (!x[t].is_fixed)
+            x[t].parameter = at + (x[t].offset - r->net->layers[layer].begin);
+}
+
+static void unpack(struct replicas *r, int layer, const uint16_t *gathered, const struct bucket *b)
+{
+    const struct net_layer *y = &r->net->layers[layer];
+    const struct ops *o = r->net->ops;
+    size_t n = y->end - y->begin;
+    if (gathered)
+        o->from_bfloat16(n, gathered + (y->begin - b->begin), r->unpacked);
+    else if (r->copies.at)
+        o->from_bfloat16(n, (const uint16_t *)r->copies.at + y->begin, r->unpacked);
+    else
+        o->round_bfloat16(n, (const float *)r->master.at + y->begin, r->unpacked);
+}
+
+static int bring_parameters(struct replicas *r, int layer, int backward, struct err *e)
+{
+    int i = r->bucket_of[layer], s = 0;
+    void *gathered = NULL;
+    const struct bucket *b = &r->buckets[i];
+    if (r->value_slots)
+        s = gather(r, i, backward, &gathered, e);
+    else
+        s = queue_wait(r->queue, b->gathered, e);
+    if (s < 0)
+        return s;
+    if (r->is_rounded) {
+        unpack(r, layer, gathered, b);
+        point_parameters(r, layer, r->unpacked);
+    } else if (gathered) {
+        point_parameters(r, layer, (float *)gathered + (r->net->layers[layer].begin - b->begin));
+    }
+    return 0;
+}
+
+/* ---- where gradients go ---- */
+
+static void point_gradients(struct replicas *r, int layer, float *at)
+{
+    int count;
+    struct net_tensor *x = net_tensors_of(r->net, layer, &count);
+    for (int t = 0; t < count; t++)
+        if (!x[t].is_fixed)
+            x[t].gradient = at + (x[t].offset - r->net->layers[layer].begin);
+}
+
+/* What lies between tensors is summed and squared too. */
+static void clear_padding(const struct replicas *r, const struct bucket *b, float *at)
+{
+    const struct net *n = r->net;
+    for (int l = b->first; l <= b->last; l++) {
+        int count;
+        const struct net_tensor *x = net_tensors_of(n, l, &count);
+        for (int t = 0; t < count; t++) {
+            size_t end = x[t].offset + x[t].elements, next = (end + 15) / 16 * 16;
+            if (!x[t].is_fixed && next > end)
+                n->ops->zero(at + (end - b->begin), (next - end) * sizeof *at);
+        }
+    }
+}
+
+/* Scratch memory for a bucket that a pass begins with. */
+static int open_sums(struct replicas *r, int i, struct err *e)
+{
+    struct slot *s = &r->sums[r->turn];
+    if (s->bucket == i && r->buckets[i].left < r->buckets[i].layers)
+        return 0;
+    r->turn = (r->turn + 1) % r->sum_slots;
+    s = &r->sums[r->turn];
+    int status = queue_wait(r->queue, s->ticket, e);
+    if (status < 0)
+        return status;
+    s->bucket = i;
+    clear_padding(r, &r->buckets[i], s->at);
+    return 0;
+}
+
+/* A grain's gradient, as leaf j of the rank's tree, carried up like a binary counter: the sum of
+ * 2^k grains waits in level k for the one that follows it. Even leaves are written there at once.
+ */
+static float *leaf(const struct replicas *r, int j)
+{
+    return j % 2 == 0 ? r->level[0] : r->gradient.at;
+}
+
+static void carry(const struct replicas *r, int layer, int j)
+{
+    const struct net_layer *y = &r->net->layers[layer];
+    const struct ops *o = r->net->ops;
+    float *sum = (float *)r->gradient.at + y->begin;
+    size_t n = y->end - y->begin;
+    int k = 0;
+    for (; j >> k & 1; k++)
+        o->add(n, r->level[k] + y->begin, sum);
+    if (k > 0 && j + 1 < r->grains)
+        o->copy(r->level[k] + y->begin, sum, n * sizeof *sum);
+}
+
+/* Grains without items are leaves of zeroes: they count, for -0 + 0 is 0. */
+static void push_nothing(struct replicas *r, int layer, int until)
+{
+    const struct net_layer *y = &r->net->layers[layer];
+    for (; r->pushed[layer] < until; r->pushed[layer]++) {
+        int j = r->pushed[layer];
+        r->net->ops->zero(leaf(r, j) + y->begin, (y->end - y->begin) * sizeof(float));
+        carry(r, layer, j);
+    }
+}
+
+static int aim_gradients(struct replicas *r, int layer, int j, float *ret_beta, struct err *e)
+{
+    const struct net_layer *y = &r->net->layers[layer];
+    const struct bucket *b = &r->buckets[r->bucket_of[layer]];
+    int s = 0;
+    *ret_beta = 0;
+    if (r->grains) {
+        push_nothing(r, layer, j);
+        point_gradients(r, layer, leaf(r, j) + y->begin);
+    } else if (r->sum_slots) {
+        s = open_sums(r, r->bucket_of[layer], e);
+        point_gradients(r, layer, (float *)r->sums[r->turn].at + (y->begin - b->begin));
+    } else {
+        *ret_beta = j > 0 ? 1.0f : 0.0f;
+    }
+    return s;
+}
+
+/* ---- sums ---- */
+
+float *summed(const struct replicas *r, const struct bucket *b)
+{
+    return store_at(&r->gradient, b, b->own_begin);
+}
+
+/* Jobs: of a bucket in the gradient arena, and of one in a slot, of which a rank keeps its part. */
+static int sum_bucket(void *context, int i, struct err *e)
+{
+    struct replicas *r = context;
+    const struct bucket *b = &r->buckets[i];
+    const struct comm_verbs *v = r->group->verbs;
+    float *at = (float *)r->gradient.at + b->begin;
+    return r->zero > 0 ? v->reduce_scatter(r->group, at, b->end - b->begin, COMM_F32, e)
+                       : v->all_reduce(r->group, at, b->end - b->begin, COMM_F32, e);
+}
+
+static int sum_slot(void *context, int i, struct err *e)
+{
+    struct replicas *r = context;
+    const struct slot *s = &r->sums[i];
+    const struct bucket *b = &r->buckets[s->bucket];
+    const struct ops *o = r->net->ops;
+    size_t n = b->own_end - b->own_begin;
+    int status = r->group->verbs->reduce_scatter(r->group, s->at, b->end - b->begin, COMM_F32, e);
+    const float *own = (const float *)s->at + (b->own_begin - b->begin);
+    if (status < 0)
+        return status;
+    if (s->adds)
+        o->add(n, own, summed(r, b));
+    else
+        o->copy(summed(r, b), own, n * sizeof *own);
+    return 0;
+}
+
+/* All ranks sum the buckets of an arena in the same order, however their layers end. */
+static void sum_complete(struct replicas *r)
+{
+    for (; r->next < r->count && r->buckets[r->next].left == 0; r->next++)
+        if (r->group)
+            r->buckets[r->next].summed = queue_submit(r->queue, sum_bucket, r, r->next);
+}
+
+static void sum_scratch(struct replicas *r, struct bucket *b)
+{
+    struct slot *s = &r->sums[r->turn];
+    s->adds = b->rounds++ > 0;
+    s->ticket = b->summed = queue_submit(r->queue, sum_slot, r, r->turn);
+    b->left = b->layers;
+}
+
+/* A layer's gradients of one micro-batch stand where they were to go. */
+static void take_gradients(struct replicas *r, int layer, int j, int is_final)
+{
+    struct bucket *b = &r->buckets[r->bucket_of[layer]];
+    if (r->grains) {
+        carry(r, layer, j);
+        r->pushed[layer] = j + 1;
+        if (is_final)
+            push_nothing(r, layer, r->grains);
+    }
+    if (r->sum_slots) {
+        if (--b->left == 0)
+            sum_scratch(r, b);
+    } else if (is_final) {
+        b->left--;
+        sum_complete(r);
+    }
+}
+
+/* ---- the hook ---- */
+
+static int before(void *context, int layer, int j, int backward, float *ret_beta, struct err *e)
+{
+    struct replicas *r = context;
+    const struct net_layer *y = &r->net->layers[layer];
+    *ret_beta = 0;
+    if (y->begin == y->end)
+        return 0;
+    int s = bring_parameters(r, layer, backward, e);
+    return s == 0 && backward ? aim_gradients(r, layer, j, ret_beta, e) : s;
+}
+
+static int after(void *context, int layer, int j, int backward, int is_final, struct err *e)
+{
+    struct replicas *r = context;
+    const struct net_layer *y = &r->net->layers[layer];
+    (void)e;
+    if (backward && y->begin < y->end)
+        take_gradients(r, layer, j, is_final);
+    return 0;
+}
+
+struct layers_hook replicas_hook(struct replicas *r)
+{
+    return (struct layers_hook){.before = before, .after = after, .context = r};
+}
+
+/* ---- the step ---- */
+
+void replicas_begin(struct replicas *r)
+{
+    r->next = 0;
+    for (int i = 0; i < r->count; i++) {
+        r->buckets[i].left = r->buckets[i].layers;
+        r->buckets[i].rounds = 0;
+    }
+    memset(r->pushed, 0, (size_t)r->net->model->layer_count * sizeof *r->pushed);
+}
+
+int replicas_finish(struct replicas *r, struct err *e)
+{
+    for (int i = 0; i < r->count; i++)
+        if (!r->sum_slots && r->buckets[i].left > 0)
+            BUG("backward has left out %d layers of bucket %d", r->buckets[i].left, i);
+    return replicas_settle(r, e);
+}
+
+/* Without a division all ranks have all sums, and the first one counts. */
+static int counts(const struct replicas *r)
+{
+    return r->zero > 0 || !r->group || r->data_rank == 0;
+}
+
+void replicas_squares(const struct replicas *r, int exact, struct exact_sum *ret_exact,
+                      double *ret_sum)
+{
+    const struct ops *o = r->net->ops;
+    *ret_exact = (struct exact_sum){.not_finite = 0};
+    *ret_sum = 0;
+    for (int i = 0; i < r->count && counts(r); i++) {
+        const struct bucket *b = &r->buckets[i];
+        size_t n = b->own_end - b->own_begin;
+        double here = 0;
+        if (exact)
+            o->sum_squares_exactly(n, summed(r, b), ret_exact);
+        else
+            o->sum_squares(n, summed(r, b), &here);
+        *ret_sum += here;
+    }
+}
+
+/* Zero 1 and 2: what the others have updated. A job. */
+static int share_bucket(void *context, int i, struct err *e)
+{
+    struct replicas *r = context;
+    const struct bucket *b = &r->buckets[i];
+    size_t n = b->end - b->begin;
+    if (!r->is_rounded)
+        return r->group->verbs->all_gather(r->group, (float *)r->master.at + b->begin, n, COMM_F32,
+                                           e);
+    uint16_t *copies = r->copies.at;
+    r->net->ops->to_bfloat16(b->own_end - b->own_begin, store_at(&r->master, b, b->own_begin),
+                             copies + b->own_begin);
+    return r->group->verbs->all_gather(r->group, copies + b->begin, n, COMM_U16, e);
+}
+
+/* The layers that the next pass begins with come first. */
+static int share(struct replicas *r, struct err *e)
+{
+    for (int i = 0; i < r->value_slots; i++)
+        r->values[i].bucket = -1;
+    for (int i = r->count - 1; i >= 0 && (r->zero == 1 || r->zero == 2); i--)
+        r->buckets[i].gathered = queue_submit(r->queue, share_bucket, r, i);
+    return queue_wait(r->queue, 0, e);
+}
+
+int replicas_update(struct replicas *r, double rate, int64_t update, double scale, struct err *e)
+{
+    for (int i = 0; i < r->count; i++) {
+        const struct bucket *b = &r->buckets[i];
+        struct optimizer_range x = {.begin = b->own_begin,
+                                    .end = b->own_end,
+                                    .parameter = store_at(&r->master, b, b->own_begin),
+                                    .gradient = summed(r, b)};
+        for (int s = 0; s < NET_STATES; s++)
+            x.state[s] = store_at(&r->state[s], b, b->own_begin);
+        optimizer_update(&r->job->optimizer, r->net, rate, update, scale, r->job->precision.moments,
+                         &x);
+    }
+    return share(r, e);
+}
+
+int replicas_settle(struct replicas *r, struct err *e)
+{
+    return queue_wait_all(r->queue, e);
+}
+
+void replicas_times(struct replicas *r, int64_t *ret_exposed_us, int64_t *ret_hidden_us)
+{
+    struct queue_times now = queue_times(r->queue);
+    int64_t busy = now.busy - r->seen.busy, waited = now.waited - r->seen.waited;
+    *ret_exposed_us = waited;
+    *ret_hidden_us = busy > waited ? busy - waited : 0;
+    r->seen = now;
+}
