@@ -119,11 +119,11 @@ static int take(struct replicas *r, size_t bytes, int is_shared, void *ret, stru
                          r->net->ops->name, bytes);
 }
 
-static int take_store(struct replicas *r, struct store *s, enum storage_type type, int is_divided,
+static int take_arena(struct replicas *r, struct arena *s, enum storage_type type, int is_divided,
                       int is_shared, struct err *e)
 {
     size_t width = type == STORAGE_BFLOAT16 ? sizeof(uint16_t) : sizeof(float);
-    *s = (struct store){.type = type, .is_divided = is_divided, .is_shared = is_shared};
+    *s = (struct arena){.type = type, .is_divided = is_divided, .is_shared = is_shared};
     return take(r, (is_divided ? r->own : r->net->trained) * width, is_shared, &s->at, e);
 }
 
@@ -141,11 +141,11 @@ static int take_parameters(struct replicas *r, struct err *e)
 {
     size_t width = r->is_rounded ? sizeof(uint16_t) : sizeof(float);
     int divided = r->zero == 3 || (r->zero > 0 && r->is_rounded);
-    int s = take_store(r, &r->master, STORAGE_FLOAT32, divided, r->zero > 0 && !divided, e);
+    int s = take_arena(r, &r->master, STORAGE_FLOAT32, divided, r->zero > 0 && !divided, e);
     if (s == 0)
         s = take(r, (r->net->elements - r->net->trained) * sizeof(float), 0, &r->fixed, e);
     if (s == 0 && r->is_rounded && (r->zero == 1 || r->zero == 2))
-        s = take_store(r, &r->copies, STORAGE_BFLOAT16, 0, 1, e);
+        s = take_arena(r, &r->copies, STORAGE_BFLOAT16, 0, 1, e);
     if (s == 0 && r->is_rounded)
         s = take(r, widest_layer(r->net) * sizeof(float), 0, &r->unpacked, e);
     r->value_slots = r->zero < 3 ? 0 : r->plan->parallel.overlap ? 2 : 1;
@@ -157,7 +157,7 @@ static int take_parameters(struct replicas *r, struct err *e)
 static int take_gradients(struct replicas *r, struct err *e)
 {
     int shared = has_group(r), divided = r->zero >= 2 && !r->grains;
-    int s = take_store(r, &r->gradient, STORAGE_FLOAT32, divided, shared && !divided, e);
+    int s = take_arena(r, &r->gradient, STORAGE_FLOAT32, divided, shared && !divided, e);
     r->sum_slots = !divided ? 0 : r->plan->parallel.overlap ? 2 : 1;
     for (int i = 0; s == 0 && i < r->sum_slots; i++)
         s = take(r, r->widest * sizeof(float), 1, &r->sums[i].at, e);
@@ -172,7 +172,7 @@ static int take_all(struct replicas *r, struct err *e)
     if (s == 0)
         s = take_gradients(r, e);
     for (int i = 0; s == 0 && i < optimizer_states(&r->job->optimizer); i++)
-        s = take_store(r, &r->state[i], r->job->precision.moments, r->zero > 0, 0, e);
+        s = take_arena(r, &r->state[i], r->job->precision.moments, r->zero > 0, 0, e);
     return s;
 }
 
@@ -245,7 +245,7 @@ void replicas_done(struct replicas *r)
 
 /* ---- places ---- */
 
-void *store_at(const struct store *s, const struct bucket *b, size_t at)
+void *arena_at(const struct arena *s, const struct bucket *b, size_t at)
 {
     size_t width = s->type == STORAGE_BFLOAT16 ? sizeof(uint16_t) : sizeof(float);
     size_t i = s->is_divided ? b->shard + (at - b->own_begin) : at;

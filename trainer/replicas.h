@@ -61,7 +61,7 @@ enum piece_kind {
 
 /* Values for trained elements: of the whole arena, or of this rank's own parts, bucket by bucket.
  */
-struct store {
+struct arena {
     void *at; /* NULL: none */
     enum storage_type type;
     int is_divided;
@@ -71,7 +71,7 @@ struct store {
 struct bucket {
     size_t begin, end;         /* of the arenas */
     size_t own_begin, own_end; /* what this rank updates */
-    size_t shard;              /* where that begins in divided stores */
+    size_t shard;              /* where that begins in divided arenas */
     int first, last;           /* layers with trained elements: first..last */
     int layers, left;          /* how many; of them not complete yet */
     int rounds;                /* sums of it that were begun in this step; zero 2 and 3 */
@@ -104,10 +104,10 @@ struct replicas {
     size_t own;     /* elements of the own parts together */
     size_t widest;  /* elements of the largest bucket */
 
-    struct store master;            /* float32 */
-    struct store copies;            /* bfloat16, of all; zero 1 and 2 */
-    struct store gradient;          /* whole, or with zero 2 and 3 own parts of the sums */
-    struct store state[NET_STATES]; /* of the optimizer */
+    struct arena master;            /* float32 */
+    struct arena copies;            /* bfloat16, of all; zero 1 and 2 */
+    struct arena gradient;          /* whole, or with zero 2 and 3 own parts of the sums */
+    struct arena state[NET_STATES]; /* of the optimizer */
     float *level[BUCKET_LEVELS];    /* [trained]: sums of 2^i grains */
     float *fixed;                   /* [elements - trained] */
     float *unpacked;                /* one layer's rounded parameters, for the layer at work */

@@ -4,9 +4,9 @@
 
 #include "trainer/replicas.h"
 
-/* Element `at` of the arenas, which lies in bucket b, and in its own part where the store is
- * divided; NULL where there is no such store. */
-void *store_at(const struct store *s, const struct bucket *b, size_t at);
+/* Element `at` of the layout, which lies in bucket b, and in its own part where the arena is
+ * divided; NULL where there is no such arena. */
+void *arena_at(const struct arena *s, const struct bucket *b, size_t at);
 
 /* This data rank's part of a bucket, whether or not anything is divided. */
 void part_of(const struct replicas *r, const struct bucket *b, size_t *ret_begin, size_t *ret_end);

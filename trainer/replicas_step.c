@@ -14,7 +14,7 @@ static int gather_slot(void *context, int i, struct err *e)
     const struct slot *s = &r->values[i];
     const struct bucket *b = &r->buckets[s->bucket];
     size_t n = b->own_end - b->own_begin, at = b->own_begin - b->begin;
-    const float *own = store_at(&r->master, b, b->own_begin);
+    const float *own = arena_at(&r->master, b, b->own_begin);
     if (r->is_rounded)
         o->to_bfloat16(n, own, (uint16_t *)s->at + at);
     else
@@ -213,7 +213,7 @@ static int aim_gradients(struct replicas *r, int layer, int j, float *ret_beta, 
 
 float *summed(const struct replicas *r, const struct bucket *b)
 {
-    return store_at(&r->gradient, b, b->own_begin);
+    return arena_at(&r->gradient, b, b->own_begin);
 }
 
 /* Jobs: of a bucket in the gradient arena, and of one in a slot, of which a rank keeps its part. */
@@ -362,7 +362,7 @@ static int share_bucket(void *context, int i, struct err *e)
         return r->group->verbs->all_gather(r->group, (float *)r->master.at + b->begin, n, COMM_F32,
                                            e);
     uint16_t *copies = r->copies.at;
-    r->net->ops->to_bfloat16(b->own_end - b->own_begin, store_at(&r->master, b, b->own_begin),
+    r->net->ops->to_bfloat16(b->own_end - b->own_begin, arena_at(&r->master, b, b->own_begin),
                              copies + b->own_begin);
     return r->group->verbs->all_gather(r->group, copies + b->begin, n, COMM_U16, e);
 }
@@ -383,10 +383,10 @@ int replicas_update(struct replicas *r, double rate, int64_t update, double scal
         const struct bucket *b = &r->buckets[i];
         struct optimizer_range x = {.begin = b->own_begin,
                                     .end = b->own_end,
-                                    .parameter = store_at(&r->master, b, b->own_begin),
+                                    .parameter = arena_at(&r->master, b, b->own_begin),
                                     .gradient = summed(r, b)};
         for (int s = 0; s < NET_STATES; s++)
-            x.state[s] = store_at(&r->state[s], b, b->own_begin);
+            x.state[s] = arena_at(&r->state[s], b, b->own_begin);
         optimizer_update(&r->job->optimizer, r->net, rate, update, scale, r->job->precision.moments,
                          &x);
     }

@@ -6,9 +6,9 @@
 #include "base/mem.h"
 #include "trainer/replicas_parts.h"
 
-static const struct store *store_of(const struct replicas *r, enum piece_kind k)
+static const struct arena *arena_of(const struct replicas *r, enum piece_kind k)
 {
-    static const struct store none = {0};
+    static const struct arena none = {0};
     switch (k) {
     case PIECE_PARAMETER: return &r->master;
     case PIECE_STATE_0: return &r->state[0];
@@ -24,7 +24,7 @@ static const struct store *store_of(const struct replicas *r, enum piece_kind k)
 
 int replicas_keeps(const struct replicas *r, enum piece_kind k)
 {
-    return store_of(r, k)->at != NULL;
+    return arena_of(r, k)->at != NULL;
 }
 
 int replicas_differ(const struct replicas *r, enum piece_kind k)
@@ -55,10 +55,10 @@ static void clip(size_t low, size_t high, size_t *begin, size_t *end)
     *end = *end < *begin ? *begin : *end;
 }
 
-static void clip_stored(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end)
+static void clip_arena(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end)
 {
     const struct bucket *b = bucket_at(r, *begin);
-    if (store_of(r, k)->is_divided)
+    if (arena_of(r, k)->is_divided)
         clip(b->own_begin, b->own_end, begin, end);
 }
 
@@ -67,7 +67,7 @@ void replicas_clip_held(const struct replicas *r, enum piece_kind k, size_t *beg
     /* Copies of all parameters come of the same values as the masters of the own part. */
     int has_all = k == PIECE_PARAMETER && r->copies.at;
     if (*begin < r->net->trained && !has_all)
-        clip_stored(r, k, begin, end);
+        clip_arena(r, k, begin, end);
 }
 
 void replicas_clip_saved(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end)
@@ -89,12 +89,12 @@ static void *place_of(const struct replicas *r, enum piece_kind k, size_t at)
 {
     if (at >= r->net->trained)
         return r->fixed + (at - r->net->trained);
-    return store_at(store_of(r, k), bucket_at(r, at), at);
+    return arena_at(arena_of(r, k), bucket_at(r, at), at);
 }
 
 static int is_packed(const struct replicas *r, enum piece_kind k, size_t at)
 {
-    return at < r->net->trained && store_of(r, k)->type == STORAGE_BFLOAT16;
+    return at < r->net->trained && arena_of(r, k)->type == STORAGE_BFLOAT16;
 }
 
 void replicas_get(const struct replicas *r, enum piece_kind k, size_t at, size_t n, float *host)
@@ -133,7 +133,7 @@ static void set_stretch(struct replicas *r, enum piece_kind k, size_t at, size_t
     }
     if (k == PIECE_PARAMETER && r->copies.at)
         set_packed(r, (uint16_t *)r->copies.at + at, n, host);
-    clip_stored(r, k, &begin, &end);
+    clip_arena(r, k, &begin, &end);
     if (begin == end)
         return;
     host += begin - at;
@@ -166,7 +166,7 @@ static int collect(void *context, int i, struct err *e)
     struct collecting *c = context;
     const struct replicas *r = c->r;
     const struct bucket *b = &r->buckets[i];
-    r->net->ops->copy(c->at + (b->own_begin - b->begin), store_at(&r->master, b, b->own_begin),
+    r->net->ops->copy(c->at + (b->own_begin - b->begin), arena_at(&r->master, b, b->own_begin),
                       (b->own_end - b->own_begin) * sizeof(float));
     return r->group->verbs->all_gather(r->group, c->at, b->end - b->begin, COMM_F32, e);
 }
