@@ -212,6 +212,8 @@ int safetensors_write(const char *path, const struct safetensors_item *items, in
     int r = safetensors_create(path, items, count, metadata, &w, e);
     if (r < 0)
         return r;
+    if (pulse)
+        pulse->beat(pulse->context);
     for (int i = 0; i < count && r == 0; i++)
         r = safetensors_put(w, i, 0, (size_t)shape_elements(&items[i].shape), items[i].data, pulse,
                             e);
