@@ -458,12 +458,12 @@ static void written_is_what_was(void **state)
     at.step_in_epoch = 1;
     assert_int_equal(piece_copy_take(&n, 0, &before, &e), 0);
     assert_int_equal(checkpoints_after_step(&c, &at, &e), 0);
-    struct net *net = &n.stage.net;
+    const struct net *net = &n.stage.net;
+    CLEANUP(mem_freep) float *spoiled = mem_alloc(net->elements * sizeof *spoiled);
     for (size_t i = 0; i < net->elements; i++)
-        net->parameters[i] = NAN;
-    for (int k = 0; k < NET_STATES; k++)
-        for (size_t i = 0; net->state[k] && i < net->trained; i++)
-            net->state[k][i] = NAN;
+        spoiled[i] = NAN;
+    for (int k = PIECE_PARAMETER; k <= PIECE_STATE_1; k++)
+        replicas_set(&n.replicas, (enum piece_kind)k, 0, net->trained, spoiled);
     assert_int_equal(checkpoints_finish(&c, &e), 0);
     assert_int_equal(n.tallies[0].checkpoint.committed, 1);
     gang_read(&g);
