@@ -88,13 +88,14 @@ static int optional_field(const json_t *line, const char *key, int64_t max, int6
 /* A later attempt goes on after a step; one that does not say so has begun at step 0. */
 static int take_start(struct batch *b, const json_t *line, struct err *e)
 {
-    int64_t steps, from;
+    int64_t steps, from, epoch;
     if (int_field(line, "steps", 0, MAX_STEP, &steps) != 0 ||
-        optional_field(line, "from_step", MAX_STEP, 0, &from) != 0)
-        return drop(b, "start: steps or from_step is no whole number in range");
+        optional_field(line, "from_step", MAX_STEP, 0, &from) != 0 ||
+        optional_field(line, "from_epoch", MAX_STEP, 0, &epoch) != 0)
+        return drop(b, "start: steps, from_step or from_epoch is no whole number in range");
     b->steps = steps;
     b->step = from;
-    b->epoch = 0;
+    b->epoch = from > 0 ? epoch : 0;
     int rc = kept_rewind(b->service, b->attempt, from, e);
     if (rc != 0)
         return rc;
@@ -220,7 +221,8 @@ static int take_checkpoint(struct batch *b, const json_t *line, struct err *e)
 
 static int take_event(struct batch *b, const json_t *line, struct err *e)
 {
-    static const char *const known[] = {"prepared", "ready", "artifact", "verdict"};
+    static const char *const known[] = {"prepared", "ready", "artifact", "verdict",
+                                        "checkpoint_failed"};
     const char *type = json_string_value(json_object_get(line, "type")), *event = "report";
     for (size_t i = 0; i < ARRAY_LEN(known); i++)
         if (strcmp(type, known[i]) == 0)

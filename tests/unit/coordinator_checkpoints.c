@@ -405,8 +405,10 @@ static void a_lost_attempt_goes_on_from_the_newest(void **state)
     expect_reason(r.job, "attempt 2; it resumes at step 200");
     runs_on(&r, "n1");
     expect_resume(&r, "200 100 ");
-    report(&r, "[" START(",\"from_step\":200") "]");
+    report(&r, "[" START(",\"from_step\":200,\"from_epoch\":3") "]");
     json_auto_t *job = show(r.job);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(job, "progress"), "epoch")),
+                     3);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(job, "progress"), "step")),
                      200);
     assert_int_equal(json_integer_value(json_object_get(job, "restarts")), 1);
