@@ -2,10 +2,12 @@
 
 #include <string.h>
 
-static int is_elementwise(const struct layer *l)
+/* Those that only hand their input on are left out: nothing of theirs could be gathered. */
+static int is_elementwise(const struct layer *l, int is_fused)
 {
-    return l->type == LAYER_RESCALING || l->type == LAYER_DROPOUT ||
-           (l->type == LAYER_ACTIVATION && l->activation != ACTIVATION_SOFTMAX);
+    return l->type == LAYER_DROPOUT ||
+           (l->type == LAYER_ACTIVATION && l->activation != ACTIVATION_SOFTMAX &&
+            l->activation != ACTIVATION_LINEAR && !is_fused);
 }
 
 /* Works on each channel by itself. */
@@ -21,12 +23,6 @@ static int is_per_channel(const struct layer *l)
     }
 }
 
-static int keeps_columns(const struct layer *l)
-{
-    return is_elementwise(l) || is_per_channel(l) ||
-           (l->type == LAYER_FLATTEN && l->in.dims == 1);
-}
-
 static const char *why_whole(const struct layer *l)
 {
     switch (l->type) {
@@ -34,7 +30,9 @@ static const char *why_whole(const struct layer *l)
     case LAYER_FLATTEN:
     case LAYER_RESHAPE: return "it reads whole rows in another shape";
     case LAYER_ADD: return "its two inputs must be whole";
-    case LAYER_ACTIVATION: return "softmax is over the whole row";
+    case LAYER_ACTIVATION:
+        return l->activation == ACTIVATION_SOFTMAX ? "softmax is over the whole row"
+                                                   : "it does nothing of its own";
     default: return "its input is whole";
     }
 }
@@ -63,7 +61,7 @@ static struct tensor_cut cut_layer(const struct layer *l, int is_fused, int spli
         return (struct tensor_cut){.split = TENSOR_COLUMNS, .output_split = 1};
     if (l->type == LAYER_EMBEDDING)
         return (struct tensor_cut){.split = TENSOR_VOCABULARY};
-    if (split && keeps_columns(l))
+    if (split && (is_elementwise(l, is_fused) || is_per_channel(l)))
         return (struct tensor_cut){.split = TENSOR_CHANNELS, .input_split = 1, .output_split = 1};
     return (struct tensor_cut){.why = why_whole(l)};
 }
@@ -77,9 +75,17 @@ static int is_added(const struct model *m, int layer, int last)
     return 0;
 }
 
-static void gather_output(struct tensor_cut *c)
+/* Has the output of layer l, which is split, whole. Where sums over the batch are taken of a
+ * layer's gradient it is better whole than gathered. */
+static void gather_output(const struct model *m, int first, int l, struct tensor_cut *cuts)
 {
-    c->gather = c->output_split;
+    struct tensor_cut *c = &cuts[l - first];
+    if (m->layers[l].type == LAYER_BATCH_NORMALIZATION) {
+        *c = (struct tensor_cut){.why = "its output is needed whole"};
+        gather_output(m, first, l - 1, cuts);
+        return;
+    }
+    c->gather = 1;
     c->output_split = 0;
 }
 
@@ -92,9 +98,9 @@ void tensor_cuts(const struct model *m, int first, int last, int ranks, int fuse
         struct tensor_cut *c = &ret[l - first];
         *c = cut_layer(&m->layers[l], fused && l == m->layer_count - 1, split);
         if (split && !c->input_split)
-            gather_output(c - 1);
+            gather_output(m, first, l - 1, ret);
         if (c->output_split && (l == last - 1 || is_added(m, l, last)))
-            gather_output(c);
+            gather_output(m, first, l, ret);
         split = c->output_split;
     }
 }
@@ -112,9 +118,10 @@ int tensor_axis(const struct layer *l, int t, enum tensor_split split)
     return -1;
 }
 
-void tensor_part(int64_t size, int ranks, int rank, int64_t *ret_begin, int64_t *ret_end)
+int64_t tensor_part(int64_t size, int ranks, int rank, int64_t *ret_begin, int64_t *ret_end)
 {
-    int64_t each = size / ranks, more = size % ranks;
-    *ret_begin = rank * each + (rank < more ? rank : more);
-    *ret_end = *ret_begin + each + (rank < more);
+    int64_t each = (size + ranks - 1) / ranks;
+    *ret_begin = each * rank < size ? each * rank : size;
+    *ret_end = *ret_begin + each < size ? *ret_begin + each : size;
+    return each;
 }

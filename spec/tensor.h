@@ -6,8 +6,9 @@
  * columns, and the products are summed: a pair of dense layers costs one sum forward and one
  * backward. What cannot work on columns has them gathered before.
  *
- * Parts follow order_slice(): sizes differ by at most one, so any size goes with any number of
- * ranks; ranks beyond the size hold nothing. Where messages need equal lengths they are padded.
+ * Any size goes with any number of ranks: all parts have the length of the first, and the last ones
+ * are padded. Padding of parameters and activations is zero and stays so; layers whose function is
+ * not 0 at 0 have the padding of their output masked.
  */
 #ifndef TRAINYARD_SPEC_TENSOR_H
 #define TRAINYARD_SPEC_TENSOR_H
@@ -15,12 +16,12 @@
 #include "spec/model.h"
 
 enum tensor_split {
-    TENSOR_WHOLE,     /* every rank does all of it */
-    TENSOR_COLUMNS,   /* a part of the last dimension of kernel and bias: dense, conv2d */
-    TENSOR_ROWS,      /* a part of the kernel's rows; outputs are summed, then bias and activation:
-                         dense */
-    TENSOR_VOCABULARY,/* a part of the table's rows; outputs are summed: embedding */
-    TENSOR_CHANNELS   /* works on the columns it is given; its vectors are split alike */
+    TENSOR_WHOLE,      /* every rank does all of it */
+    TENSOR_COLUMNS,    /* a part of the last dimension of kernel and bias: dense, conv2d */
+    TENSOR_ROWS,       /* a part of the kernel's rows; outputs are summed, then bias and activation:
+                          dense */
+    TENSOR_VOCABULARY, /* a part of the table's rows; outputs are summed: embedding */
+    TENSOR_CHANNELS    /* works on the columns it is given; its vectors are split alike */
 };
 
 struct tensor_cut {
@@ -39,7 +40,8 @@ void tensor_cuts(const struct model *m, int first, int last, int ranks, int fuse
 /* The axis of tensor `t` of the layer that is split, -1 for none. */
 int tensor_axis(const struct layer *l, int t, enum tensor_split split);
 
-/* Part `rank` of `size` for `ranks`: [*ret_begin, *ret_end). */
-void tensor_part(int64_t size, int ranks, int rank, int64_t *ret_begin, int64_t *ret_end);
+/* Part `rank` of `size` for `ranks`: [*ret_begin, *ret_end), which may be empty. Returns the length
+ * of every part, padding included. */
+int64_t tensor_part(int64_t size, int ranks, int rank, int64_t *ret_begin, int64_t *ret_end);
 
 #endif

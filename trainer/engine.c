@@ -25,7 +25,7 @@ static int measure_place(const struct engine *g, int place, size_t *ret_shared, 
     CLEANUP(mem_freep)
     struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
     mesh_chunks(g->plan, place, chunks);
-    int r = net_init(&n, g->job, &ops_cpu, chunks, g->plan->chunks, e);
+    int r = net_init(&n, g->job, &ops_cpu, chunks, g->plan->chunks, g->plan->tensor, 0, e);
     if (r < 0)
         return r;
     replicas_init(&parts, g->job, g->plan, &n, &g->mesh);
@@ -135,7 +135,8 @@ static int lay_out(struct engine *g, struct err *e)
     CLEANUP(mem_freep)
     struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
     mesh_chunks(g->plan, g->mesh.stage, chunks);
-    return net_init(&g->stage.net, g->job, &ops_cpu, chunks, g->plan->chunks, e);
+    return net_init(&g->stage.net, g->job, &ops_cpu, chunks, g->plan->chunks, g->mesh.tensor,
+                    g->mesh.tensor_rank, e);
 }
 
 int engine_open(struct engine *g, const struct launch *l, int rank, const struct engine_fds *fds,
@@ -188,6 +189,13 @@ void engine_begin_epoch(struct engine *g, int64_t epoch)
 }
 
 /* ---- agreeing ---- */
+
+/* All tensor ranks of the last stage have the same sums; the first of them tells. */
+struct loss_sums engine_take_sums(struct engine *g, int count)
+{
+    struct loss_sums all = stage_take_sums(&g->stage, g->stage.sums, count);
+    return mesh_has_outputs(&g->mesh) ? all : (struct loss_sums){0};
+}
 
 double engine_counted(const struct engine *g, const struct items *items)
 {
@@ -263,7 +271,7 @@ static int train_share(struct engine *g, const struct items *items, struct err *
 
 static void take_tally(struct engine *g, const struct items *items, struct tally *ret)
 {
-    *ret = (struct tally){.sums = stage_take_sums(&g->stage, g->stage.sums, g->stage.microbatches),
+    *ret = (struct tally){.sums = engine_take_sums(g, g->stage.microbatches),
                           .items = engine_counted(g, items),
                           .stop = g->stop && *g->stop,
                           .checkpoint = g->checkpoint};

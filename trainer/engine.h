@@ -106,7 +106,9 @@ struct epoch_result {
  * `validate` is not 0. */
 int engine_end_epoch(struct engine *g, int validate, struct epoch_result *ret, struct err *e);
 
-/* What a rank with these items counts in a tally; 0 but in last stages. */
+/* The stage's sums, which start again, and what these items count in a tally: zero but on one rank
+ * of each last stage. */
+struct loss_sums engine_take_sums(struct engine *g, int count);
 double engine_counted(const struct engine *g, const struct items *items);
 /* Rank order sums of all ranks' tallies, or of one member's. */
 int engine_exchange(struct engine *g, const struct tally *mine, struct err *e);

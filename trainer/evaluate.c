@@ -54,7 +54,7 @@ static int evaluate(struct engine *g, const struct dataset *set, struct figures 
     int r = stage_evaluate(&g->stage, &items, &hook, g->mesh.ensemble ? &visit : NULL, e);
     if (r < 0)
         return r;
-    struct tally mine = {.sums = stage_take_sums(&g->stage, g->stage.sums, g->stage.parts),
+    struct tally mine = {.sums = engine_take_sums(g, g->stage.parts),
                          .items = engine_counted(g, &items)};
     r = engine_exchange(g, &mine, e);
     if (r == 0)

@@ -60,6 +60,13 @@ int frame_rounds(const struct net *n, int l)
     return from >= 0 && !is_prepared(n, l) && !is_output(n, from);
 }
 
+size_t frame_part(const struct net *n, int l, int64_t items)
+{
+    const struct shape *s = &n->model->layers[l].out;
+    size_t elements = (size_t)(items * (shape_elements(s) / last_size(s)) * n->layers[l].out);
+    return (elements + 15) / 16 * 16;
+}
+
 /* ---- homes ---- */
 
 static struct frame_layer *at(const struct frame_layout *y, int l)
@@ -170,7 +177,7 @@ static size_t value_bytes(size_t elements, int packed)
 
 static size_t out_elements(const struct frame_layout *y, int l)
 {
-    return (size_t)(y->max_rows * shape_elements(&y->net->model->layers[l].out));
+    return (size_t)(y->max_rows * net_out_elements(y->net, l));
 }
 
 static size_t in_elements(const struct frame_layout *y)
@@ -200,7 +207,7 @@ static void place_outputs(struct frame_layout *y)
         size_t *used = f->home == FRAME_AGAIN ? &scratch : &y->frame_bytes;
         if (k->kept)
             f->kept_elements =
-                k->kept(x, frame_activation(y->net, l), y->max_rows, last_size(&x->out));
+                k->kept(x, frame_activation(y->net, l), y->max_rows, y->net->layers[l].out);
         f->kept_packed = f->packed && f->kept_elements > 0 && k->kept_is_output;
         f->y = take(used, value_bytes(out_elements(y, l), f->packed));
         f->kept = take(used, value_bytes(f->kept_elements, f->kept_packed));
@@ -214,6 +221,17 @@ static void find_widest(struct frame_layout *y)
     y->widest = in_elements(y);
     for (int l = y->first; l < y->last; l++)
         y->widest = out_elements(y, l) > y->widest ? out_elements(y, l) : y->widest;
+}
+
+/* For the parts of all tensor ranks of a layer whose output is gathered; backward needs two. */
+static void find_gathered(struct frame_layout *y)
+{
+    const struct net *n = y->net;
+    for (int l = y->first; l < y->last; l++) {
+        size_t bytes = frame_part(n, l, y->max_rows) * sizeof(float) * (size_t)n->tensor;
+        if (n->layers[l].cut.gather && bytes > y->gathered_bytes)
+            y->gathered_bytes = bytes;
+    }
 }
 
 static void place_edge(struct frame_layout *y)
@@ -296,6 +314,7 @@ void frame_layout_init(struct frame_layout *y, const struct net *n, const struct
     place_edge(y);
     place_skips(y);
     find_widest(y);
+    find_gathered(y);
 }
 
 void frame_layout_done(struct frame_layout *y)
@@ -343,6 +362,7 @@ static struct frame_layout largest(const struct frame_layout *layouts, int count
         m.widest = most(m.widest, layouts[i].widest);
         m.shared_skips = most(m.shared_skips, layouts[i].shared_skips);
         m.scratch_bytes = most(m.scratch_bytes, layouts[i].scratch_bytes);
+        m.gathered_bytes = most(m.gathered_bytes, layouts[i].gathered_bytes);
         m.windows = layouts[i].windows > m.windows ? layouts[i].windows : m.windows;
     }
     return m;
@@ -351,7 +371,8 @@ static struct frame_layout largest(const struct frame_layout *layouts, int count
 size_t frame_work_bytes(const struct frame_layout *layouts, int count)
 {
     struct frame_layout m = largest(layouts, count);
-    return (size_t)(2 + m.windows) * value_bytes(m.widest, 0) + m.shared_skips + m.scratch_bytes;
+    return (size_t)(2 + m.windows) * value_bytes(m.widest, 0) + m.shared_skips + m.scratch_bytes +
+           m.gathered_bytes;
 }
 
 int frame_work_init(struct frame_work *w, const struct frame_layout *layouts, int count,
@@ -369,6 +390,7 @@ int frame_work_init(struct frame_work *w, const struct frame_layout *layouts, in
         w->window[i] = (float *)(w->memory + take(&used, wide));
     w->skips = w->memory + take(&used, m.shared_skips);
     w->scratch = w->memory + take(&used, m.scratch_bytes);
+    w->gathered = (float *)(w->memory + take(&used, m.gathered_bytes));
     for (int i = 0; i < FRAME_WINDOWS; i++)
         w->holds[i] = INT_MIN;
     return 0;

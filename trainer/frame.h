@@ -65,8 +65,9 @@ struct frame_layout {
     size_t frame_bytes;  /* of one frame */
     size_t shared_skips; /* bytes of skips in the work */
     size_t scratch_bytes;
-    size_t widest; /* elements of the widest value, its input included */
-    int windows;   /* that it needs: 0 or FRAME_WINDOWS */
+    size_t gathered_bytes; /* of outputs on their way from tensor ranks */
+    size_t widest;         /* elements of the widest value, its input included */
+    int windows;           /* that it needs: 0 or FRAME_WINDOWS */
 };
 
 /* `recompute` [layers of the model] may be NULL. The net outlives the layout. */
@@ -85,6 +86,10 @@ int frame_rounds(const struct net *n, int l);
 /* The activation that the layer itself applies; LINEAR where it is left to the loss. */
 enum activation frame_activation(const struct net *n, int l);
 
+/* Elements of this rank's part of what layer l gives out before it is gathered, rounded up so that
+ * comm_part() cuts equal parts for all tensor ranks. */
+size_t frame_part(const struct net *n, int l, int64_t items);
+
 struct frame {
     int64_t rows;     /* items of the micro-batch now in it */
     int64_t position; /* of its first item in the global batch */
@@ -102,7 +107,8 @@ struct frame_work {
     float *window[FRAME_WINDOWS];
     int holds[FRAME_WINDOWS]; /* the layer whose output is in it; INT_MIN: none */
     char *skips, *scratch;
-    char *memory; /* one allocation */
+    float *gathered; /* parts of frame_part(), one of each tensor rank */
+    char *memory;    /* one allocation */
 };
 
 size_t frame_work_bytes(const struct frame_layout *layouts, int count);

@@ -53,3 +53,10 @@ int64_t layer_bad_id(const struct model *m, int64_t n, const float *features)
             return i;
     return -1;
 }
+
+void layer_sum_partials(const struct layer_call *c, float *z, size_t n)
+{
+    struct layer_partials *p = c->partials;
+    if (p && p->status == 0)
+        p->status = p->sum(p->context, z, n, &p->e);
+}

@@ -22,6 +22,14 @@ struct layer_pass {
     int64_t step;
 };
 
+/* Adds up over the tensor ranks, in place, what each of them has computed a part of. */
+struct layer_partials {
+    int (*sum)(void *context, float *z, size_t n, struct err *e);
+    void *context;
+    struct err e;
+    int status; /* of the first sum that failed; then everything after is worthless */
+};
+
 struct layer_call {
     const struct ops *ops;
     const struct layer *layer;
@@ -32,6 +40,8 @@ struct layer_call {
     int64_t position;  /* of its first item in the global batch */
     int64_t rows;      /* items times inner positions */
     int64_t in, out;   /* last dimensions */
+    int64_t first_column, columns;   /* those of the input among all of its last dimension */
+    struct layer_partials *partials; /* where the kernel's or table's rows are split; else NULL */
     int64_t first_row, row_count; /* embedding: the rows of the table that are this rank's; count 0:
                                      all */
     float *parameter[LAYER_MAX_TENSORS]; /* as in layer.tensors; NULL where there are fewer */
@@ -68,6 +78,9 @@ struct layer_kind {
 };
 
 extern const struct layer_kind *const layer_kinds[LAYER_TYPE__MAX];
+
+/* Where c has partials, sums z [n] over the tensor ranks. */
+void layer_sum_partials(const struct layer_call *c, float *z, size_t n);
 
 /* 1 if training needs this layer's sums over the global batch: batch normalisation that is not
  * frozen. */

@@ -11,6 +11,7 @@ static void dense_forward(const struct layer_call *c)
 {
     float *z = c->kept ? c->kept : c->y;
     c->ops->gemm(0, 0, c->rows, c->out, c->in, c->x, c->parameter[0], 0.0f, z);
+    layer_sum_partials(c, z, (size_t)(c->rows * c->out));
     c->ops->activate(c->f, c->rows, c->out, c->parameter[1], z, c->y);
 }
 

@@ -31,6 +31,9 @@ static void drop(const struct layer_call *c, const float *x, float *y)
         .seed = c->pass->seed,
         .stream = (uint64_t)c->pass->step * MODEL_MAX_LAYERS + (uint64_t)c->index,
         .position = c->position,
+        .width = c->in,
+        .first_column = c->first_column,
+        .columns = c->columns,
     };
     c->ops->dropout(&d, c->items, layer_positions(&c->layer->in) * c->in, x, y);
 }
@@ -48,6 +51,7 @@ static void dropout_backward(const struct layer_call *c, float *dy, float *dx, f
 }
 
 const struct layer_kind layer_dropout = {
+    .takes_any_split = 1,
     .forward = dropout_forward,
     .backward = dropout_backward,
     .dx_in_place = 1,

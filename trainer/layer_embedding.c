@@ -10,6 +10,7 @@ static int64_t own_rows(const struct layer_call *c)
 static void embedding_forward(const struct layer_call *c)
 {
     c->ops->gather(c->rows * c->in, c->out, c->first_row, own_rows(c), c->x, c->parameter[0], c->y);
+    layer_sum_partials(c, c->y, (size_t)(c->rows * c->in * c->out));
 }
 
 static void embedding_backward(const struct layer_call *c, float *dy, float *dx, float beta)

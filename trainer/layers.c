@@ -3,6 +3,8 @@
 
 #include <limits.h>
 
+#include "trainer/layers_split.h"
+
 /* ---- values ---- */
 
 static const struct frame_layer *at(const struct layers_pass *p, int l)
@@ -18,10 +20,10 @@ static int source_of(const struct layers_pass *p, int l)
 
 static size_t elements_of(const struct layers_pass *p, int l)
 {
-    const struct model *m = p->layout->net->model;
-    const struct shape *s =
-        l < p->layout->first ? &m->layers[p->layout->first].in : &m->layers[l].out;
-    return (size_t)(p->frame->rows * shape_elements(s));
+    const struct net *n = p->layout->net;
+    int64_t each = l < p->layout->first ? shape_elements(&n->model->layers[p->layout->first].in)
+                                        : net_out_elements(n, l);
+    return (size_t)(p->frame->rows * each);
 }
 
 static char *home_of(const struct layers_pass *p, int source)
@@ -115,10 +117,9 @@ static struct layer_call bare_call(const struct layers_pass *p, int l)
         .items = p->frame->rows,
         .position = p->frame->position,
         .rows = p->frame->rows * (shape_elements(&y->in) / last_size(&y->in)),
-        .in = last_size(&y->in),
-        .out = last_size(&y->out),
     };
     int count;
+    split_call(p, l, &c);
     const struct net_tensor *x = net_tensors_of(n, l, &count);
     for (int t = 0; t < count; t++) {
         c.parameter[t] = x[t].parameter;
@@ -162,7 +163,7 @@ static int hook_after(const struct layers_pass *p, int l, int backward, struct e
     return p->hook->after(p->hook->context, l, p->j, backward, backward && p->is_final, e);
 }
 
-static void run_forward(const struct layer_call *c)
+static void run_layer(const struct layer_call *c)
 {
     if (c->layer->type == LAYER_DROPOUT && !c->pass->training)
         c->ops->copy(c->y, c->x, (size_t)(c->rows * c->in) * sizeof(float));
@@ -170,25 +171,40 @@ static void run_forward(const struct layer_call *c)
         layer_kinds[c->layer->type]->forward(c);
 }
 
-static void work_forward(const struct layers_pass *p, int l)
+/* The layer's output into y; by way of this rank's part where it is gathered. */
+static int run_forward(const struct layers_pass *p, struct layer_call *c, float *y, struct err *e)
+{
+    int gathers = p->layout->net->layers[c->index].cut.gather;
+    c->y = gathers ? split_part(p, c->index) : y;
+    run_layer(c);
+    if (c->partials && c->partials->status < 0) {
+        *e = c->partials->e;
+        return c->partials->status;
+    }
+    split_mask(p, c->index, c->y);
+    return gathers ? split_gather(p, c->index, y, e) : 0;
+}
+
+static int work_forward(const struct layers_pass *p, int l, struct err *e)
 {
     const struct frame_layer *f = at(p, l);
     struct layer_call c = bare_call(p, l);
-    int y = 0, z = 0;
+    int i = 0, z = 0;
     c.x = value_of(p, l - 1, NULL, NULL);
     if (c.layer->back > 0)
         c.other = value_of(p, l - c.layer->back, c.x, NULL);
-    c.y = f->packed ? free_window(p, c.x, c.other, &y) : (float *)home_of(p, l);
+    float *y = f->packed ? free_window(p, c.x, c.other, &i) : (float *)home_of(p, l);
     if (f->kept_elements)
-        c.kept = f->kept_packed ? free_window(p, c.x, c.y, &z) : (float *)kept_home(p, l);
+        c.kept = f->kept_packed ? free_window(p, c.x, y, &z) : (float *)kept_home(p, l);
     set_sums(&c, p, l, 0);
-    run_forward(&c);
+    int r = run_forward(p, &c, y, e);
     if (f->packed) {
-        pack(p, elements_of(p, l), c.y, home_of(p, l));
-        p->work->holds[y] = l;
+        pack(p, elements_of(p, l), y, home_of(p, l));
+        p->work->holds[i] = l;
     }
     if (f->kept_packed)
-        c.ops->to_bfloat16(elements_of(p, l), c.kept, (uint16_t *)kept_home(p, l));
+        c.ops->to_bfloat16(split_elements(p, l), c.kept, (uint16_t *)kept_home(p, l));
+    return r;
 }
 
 static int forward_one(const struct layers_pass *p, int l, struct err *e)
@@ -198,8 +214,8 @@ static int forward_one(const struct layers_pass *p, int l, struct err *e)
     if (r < 0)
         return r;
     if (at(p, l)->home != FRAME_PASSED)
-        work_forward(p, l);
-    return hook_after(p, l, 0, e);
+        r = work_forward(p, l, e);
+    return r < 0 ? r : hook_after(p, l, 0, e);
 }
 
 static int forward_layers(const struct layers_pass *p, int from, int to, struct err *e)
@@ -239,25 +255,41 @@ static float *other_buffer(const struct layers_pass *p, const float *dy)
     return p->work->gradient[dy == p->work->gradient[0]];
 }
 
-static void work_backward(const struct layers_pass *p, int l, float **dy, float beta)
+static float *kept_value(const struct layers_pass *p, int l, const struct layer_call *c)
+{
+    const struct frame_layer *f = at(p, l);
+    int z;
+    if (!f->kept_packed)
+        return f->kept_elements ? (float *)kept_home(p, l) : NULL;
+    float *kept = free_window(p, c->x, c->y, &z);
+    c->ops->from_bfloat16(split_elements(p, l), (uint16_t *)kept_home(p, l), kept);
+    return kept;
+}
+
+/* From the gradient of the output to that of the input, in the same buffer or the other one; this
+ * rank's columns of a gathered output are taken first. */
+static int work_backward(const struct layers_pass *p, int l, float **dy, float beta, struct err *e)
 {
     const struct net *n = p->layout->net;
-    const struct frame_layer *f = at(p, l);
     struct layer_call c = bare_call(p, l);
     const struct layer_kind *k = layer_kinds[c.layer->type];
-    float *dx = k->dx_in_place ? *dy : other_buffer(p, *dy);
-    int want = p->layout->first > 0 || l > n->lowest, z;
+    int gathers = n->layers[l].cut.gather, want = p->layout->first > 0 || l > n->lowest;
+    size_t in = (size_t)(c.rows * c.in);
     c.y = value_of(p, l, NULL, NULL);
     c.x = value_of(p, l - 1, c.y, NULL);
-    if (f->kept_packed) {
-        c.kept = free_window(p, c.x, c.y, &z);
-        c.ops->from_bfloat16(elements_of(p, l), (uint16_t *)kept_home(p, l), c.kept);
-    } else if (f->kept_elements) {
-        c.kept = (float *)kept_home(p, l);
-    }
+    c.kept = kept_value(p, l, &c);
     set_sums(&c, p, l, 1);
-    k->backward(&c, *dy, want ? dx : NULL, beta);
-    *dy = dx;
+    float *from = *dy, *to = k->dx_in_place ? *dy : other_buffer(p, *dy);
+    if (gathers) {
+        c.y = split_take(p, l, c.y, SPLIT_OUTPUT);
+        from = split_take(p, l, *dy, SPLIT_GRADIENT);
+    }
+    float *dx = k->dx_in_place ? from : to;
+    k->backward(&c, from, want ? dx : NULL, beta);
+    if (want && dx != to)
+        c.ops->copy(to, dx, in * sizeof *dx);
+    *dy = to;
+    return want ? split_sum_gradient(p, l, to, in, e) : 0;
 }
 
 static float *skip_of(const struct layers_pass *p, int l)
@@ -302,8 +334,8 @@ static int backward_one(const struct layers_pass *p, int l, float **dy, struct e
     if (r < 0)
         return r;
     if (at(p, l)->home != FRAME_PASSED)
-        work_backward(p, l, dy, beta);
-    return hook_after(p, l, 1, e);
+        r = work_backward(p, l, dy, beta, e);
+    return r < 0 ? r : hook_after(p, l, 1, e);
 }
 
 int layers_backward(const struct layers_pass *p, int from, int to, float **dy, struct err *e)

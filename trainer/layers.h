@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "trainer/comm.h"
 #include "trainer/frame.h"
 #include "trainer/layer.h"
 #include "trainer/net.h"
@@ -38,6 +39,8 @@ struct layers_pass {
     const struct layers_hook *hook; /* NULL: the first micro-batch writes gradients, others add */
     const struct layers_sums *sums; /* NULL outside training */
     int j, is_final;
+    struct comm *tensors;            /* the group that layers are split over, or NULL */
+    struct layer_partials *partials; /* of the layer at work */
 };
 
 /* From the frame's input, or what layer `from` - 1 has left in the frame, to the output of layer

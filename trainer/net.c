@@ -9,10 +9,9 @@
 
 #define ALIGN 16 /* elements */
 
-static size_t padded(const struct tensor_spec *t)
+static size_t padded(size_t elements)
 {
-    size_t n = (size_t)shape_elements(&t->shape);
-    return (n + ALIGN - 1) / ALIGN * ALIGN;
+    return (elements + ALIGN - 1) / ALIGN * ALIGN;
 }
 
 int net_loss_fused(const struct job_spec *job)
@@ -58,19 +57,73 @@ static int check_sizes(const struct model *m, const struct net_chunk *k, struct 
     return 0;
 }
 
+/* What this rank has of tensor t, and how many elements that are. */
+static struct net_part part_of(const struct net *n, int l, int t, size_t *ret_elements)
+{
+    const struct shape *s = &n->model->layers[l].tensors[t].shape;
+    struct net_part p = {.end = s->size[0], .extent = s->size[0]};
+    int axis = tensor_axis(&n->model->layers[l], t, n->layers[l].cut.split);
+    if (axis >= 0) {
+        p.axis = axis;
+        p.extent = tensor_part(s->size[axis], n->tensor, n->tensor_rank, &p.begin, &p.end);
+    }
+    *ret_elements = (size_t)(shape_elements(s) / s->size[p.axis] * p.extent);
+    return p;
+}
+
 static void add_tensor(struct net *n, int l, int t, int number)
 {
     const struct layer *y = &n->model->layers[l];
     const struct tensor_spec *spec = &y->tensors[t];
+    size_t elements;
+    struct net_part part = part_of(n, l, t, &elements);
     n->tensors[n->tensor_count++] = (struct net_tensor){
         .spec = spec,
-        .part = {.end = spec->shape.size[0], .extent = spec->shape.size[0]},
+        .part = part,
         .name = mem_printf("%s.%s", y->name, spec->name),
         .layer = l,
         .number = (uint64_t)number,
         .is_fixed = spec->is_fixed || y->frozen,
-        .elements = (size_t)shape_elements(&spec->shape),
+        .is_split = tensor_axis(y, t, n->layers[l].cut.split) >= 0,
+        .elements = elements,
     };
+}
+
+static int64_t last_size(const struct shape *s)
+{
+    return s->size[s->dims - 1];
+}
+
+static int64_t columns(const struct net *n, int64_t size, int is_split)
+{
+    int64_t begin, end;
+    return is_split ? tensor_part(size, n->tensor, n->tensor_rank, &begin, &end) : size;
+}
+
+static void cut_layers(struct net *n, const struct net_chunk *k, int fused)
+{
+    struct tensor_cut *cuts = mem_alloc((size_t)(k->last - k->first) * sizeof *cuts);
+    tensor_cuts(n->model, k->first, k->last, n->tensor, fused, cuts);
+    for (int l = k->first; l < k->last; l++) {
+        const struct layer *y = &n->model->layers[l];
+        struct tensor_cut c = cuts[l - k->first];
+        n->layers[l].cut = c;
+        n->layers[l].in = columns(n, last_size(&y->in), c.input_split);
+        n->layers[l].out = columns(n, last_size(&y->out), c.output_split || c.gather);
+    }
+    free(cuts);
+}
+
+int net_is_own(const struct net *n, const struct net_tensor *x)
+{
+    return x->is_split ? x->part.begin < x->part.end : n->tensor_rank == 0;
+}
+
+int64_t net_out_elements(const struct net *n, int l)
+{
+    const struct shape *s = &n->model->layers[l].out;
+    int64_t all = shape_elements(s);
+    return n->layers[l].cut.output_split ? all / last_size(s) * n->layers[l].out : all;
 }
 
 static void add_tensors(struct net *n, const struct net_chunk *k)
@@ -80,8 +133,8 @@ static void add_tensors(struct net *n, const struct net_chunk *k)
     size_t count = (size_t)(n->tensor_count + tensors_before(m, k->last) - number);
     n->tensors = mem_realloc(n->tensors, (count + 1) * sizeof *n->tensors);
     for (int l = k->first; l < k->last; l++) {
-        n->layers[l] = (struct net_layer){.tensor = n->tensor_count,
-                                          .tensor_count = m->layers[l].tensor_count};
+        n->layers[l].tensor = n->tensor_count;
+        n->layers[l].tensor_count = m->layers[l].tensor_count;
         for (int t = 0; t < m->layers[l].tensor_count; t++)
             add_tensor(n, l, t, number++);
     }
@@ -98,7 +151,7 @@ static void place_tensors(struct net *n, int fixed)
         if (!fixed && y->begin == y->end)
             y->begin = n->elements;
         x->offset = n->elements;
-        n->elements += padded(x->spec);
+        n->elements += padded(x->elements);
         if (!fixed)
             y->end = n->elements;
     }
@@ -117,7 +170,8 @@ static void find_ends(struct net *n, const struct job_spec *job)
 }
 
 int net_init(struct net *n, const struct job_spec *job, const struct ops *ops,
-             const struct net_chunk *chunks, int chunk_count, struct err *e)
+             const struct net_chunk *chunks, int chunk_count, int tensor, int tensor_rank,
+             struct err *e)
 {
     const struct model *m = &job->model;
     for (int c = 0; c < chunk_count; c++) {
@@ -125,12 +179,18 @@ int net_init(struct net *n, const struct job_spec *job, const struct ops *ops,
         if (r < 0)
             return r;
     }
-    *n = (struct net){.model = m, .ops = ops, .chunk_count = chunk_count};
+    *n = (struct net){.model = m,
+                      .ops = ops,
+                      .chunk_count = chunk_count,
+                      .tensor = tensor,
+                      .tensor_rank = tensor_rank};
     n->chunks = mem_alloc((size_t)chunk_count * sizeof *chunks);
     memcpy(n->chunks, chunks, (size_t)chunk_count * sizeof *chunks);
     n->layers = mem_zalloc((size_t)m->layer_count * sizeof *n->layers);
-    for (int c = 0; c < chunk_count; c++)
+    for (int c = 0; c < chunk_count; c++) {
+        cut_layers(n, &chunks[c], net_loss_fused(job));
         add_tensors(n, &chunks[c]);
+    }
     place_tensors(n, 0);
     n->trained = n->elements;
     place_tensors(n, 1);

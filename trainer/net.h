@@ -18,6 +18,7 @@
 
 #include "base/err.h"
 #include "spec/job.h"
+#include "spec/tensor.h"
 #include "trainer/ops.h"
 
 #define NET_STATES 2 /* Adam's two moments are the most that an optimiser keeps */
@@ -42,6 +43,7 @@ struct net_tensor {
     int layer;        /* index in the model */
     uint64_t number;  /* of the tensor in the model, from 0 */
     int is_fixed;     /* not trained */
+    int is_split;     /* over tensor ranks; others have the same on all of them */
     size_t offset;    /* elements, in every arena */
     size_t elements;  /* of the part, padding included */
     float *parameter; /* while its layer is at work */
@@ -50,6 +52,8 @@ struct net_tensor {
 
 /* Of one layer of the model; all zero where it is not here. */
 struct net_layer {
+    struct tensor_cut cut;    /* over the tensor ranks */
+    int64_t in, out;          /* last dimensions that this rank works on, padding included */
     int tensor, tensor_count; /* in net.tensors */
     size_t begin, end;        /* its trained elements; begin == end where it has none */
 };
@@ -59,6 +63,7 @@ struct net {
     const struct ops *ops;
     struct net_chunk *chunks; /* in layer order; owned */
     int chunk_count;
+    int tensor, tensor_rank;    /* of the mesh */
     struct net_tensor *tensors; /* in layer order, fixed ones among them */
     int tensor_count;
     struct net_layer *layers; /* [layers of the model] */
@@ -70,13 +75,21 @@ struct net {
     int lowest; /* backward ends with this layer: below it nothing learns */
 };
 
-/* Lays the chunks out. `job` outlives the net. */
+/* Lays the chunks out for rank `tensor_rank` of `tensor`, whose layouts are all of one size. `job`
+ * outlives the net. */
 int net_init(struct net *n, const struct job_spec *job, const struct ops *ops,
-             const struct net_chunk *chunks, int chunk_count, struct err *e);
+             const struct net_chunk *chunks, int chunk_count, int tensor, int tensor_rank,
+             struct err *e);
 void net_done(struct net *n); /* safe on a zeroed struct */
 
 /* The tensors of layer `layer` in the order of its spec, in constant time. */
 struct net_tensor *net_tensors_of(const struct net *n, int layer, int *ret_count);
+
+/* 1 if this rank is the one of its tensor ranks that speaks for what it has of the tensor. */
+int net_is_own(const struct net *n, const struct net_tensor *x);
+
+/* Elements of an item that this rank has of the output of layer l. */
+int64_t net_out_elements(const struct net *n, int l);
 
 /* Points all tensors into whole arenas, [elements] and [trained]. */
 void net_point(struct net *n, float *parameters, float *gradients);

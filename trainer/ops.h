@@ -64,6 +64,9 @@ struct dropout_args {
     uint64_t seed;
     uint64_t stream;  /* of (step, layer) */
     int64_t position; /* of row 0 */
+    /* A row is positions of `width` columns: those from `first_column` on of `columns`, by which
+     * the numbers go. */
+    int64_t width, first_column, columns;
 };
 
 struct ops {
@@ -95,6 +98,10 @@ struct ops {
      * NULL, d_bias [cols] = beta d_bias + the column sums of dx, beta 0 or 1. */
     void (*activate_backward)(enum activation f, int64_t rows, int64_t cols, const float *kept,
                               const float *dy, float *dx, float beta, float *d_bias);
+
+    /* [rows, cols] from rows of `from_width` to rows of `to_width`; zeroes where `from` is NULL. */
+    void (*copy_columns)(int64_t rows, int64_t cols, const float *from, int64_t from_width,
+                         float *to, int64_t to_width);
 
     void (*affine)(int64_t n, float scale, float offset, const float *x, float *y); /* y may be x */
 

@@ -236,17 +236,29 @@ static void cpu_dropout(const struct dropout_args *a, int64_t rows, int64_t cols
                         float *y)
 {
     float scale = 1.0f / (1.0f - a->rate);
-    uint64_t blocks = ((uint64_t)cols + 3) / 4;
+    uint64_t blocks = ((uint64_t)(cols / a->width * a->columns) + 3) / 4;
     for (int64_t r = 0; r < rows; r++) {
-        uint64_t first = (uint64_t)(a->position + r) * blocks;
+        uint64_t first = (uint64_t)(a->position + r) * blocks, block = UINT64_MAX;
         uint32_t word[4] = {0};
         for (int64_t c = 0; c < cols; c++) {
-            if (c % 4 == 0)
-                random_words(a->seed, RANDOM_DROPOUT, a->stream, first + (uint64_t)c / 4, word);
+            uint64_t at = (uint64_t)(c / a->width * a->columns + a->first_column + c % a->width);
+            if (at / 4 != block)
+                random_words(a->seed, RANDOM_DROPOUT, a->stream, first + at / 4, word);
+            block = at / 4;
             int64_t i = r * cols + c;
-            y[i] = random_unit(word[c % 4]) >= a->rate ? x[i] * scale : 0.0f;
+            y[i] = random_unit(word[at % 4]) >= a->rate ? x[i] * scale : 0.0f;
         }
     }
+}
+
+static void cpu_copy_columns(int64_t rows, int64_t cols, const float *from, int64_t from_width,
+                             float *to, int64_t to_width)
+{
+    for (int64_t r = 0; r < rows; r++, to += to_width)
+        if (from)
+            memcpy(to, from + r * from_width, (size_t)cols * sizeof *to);
+        else
+            memset(to, 0, (size_t)cols * sizeof *to);
 }
 
 /* ---- layer normalisation ---- */
@@ -405,6 +417,7 @@ const struct ops ops_cpu = {
     .activate_backward = cpu_activate_backward,
     .affine = cpu_affine,
     .dropout = cpu_dropout,
+    .copy_columns = cpu_copy_columns,
     .conv = cpu_conv,
     .conv_backward_kernel = cpu_conv_backward_kernel,
     .conv_backward_input = cpu_conv_backward_input,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "trainer/part.h"
 
 const char *piece_kind_name(enum piece_kind k)
 {
@@ -61,7 +62,7 @@ int pieces_list(struct engine *g, struct piece **ret_list, size_t *ret_count, st
     if (r < 0)
         return r;
     for (int t = 0; t < n->tensor_count; t++)
-        for (int k = 0; k < PIECE_KIND__MAX; k++)
+        for (int k = 0; k < PIECE_KIND__MAX && net_is_own(n, &n->tensors[t]); k++)
             if (replicas_keeps(&g->replicas, (enum piece_kind)k) &&
                 (k == PIECE_PARAMETER || !n->tensors[t].is_fixed))
                 list_tensor(&g->replicas, (enum piece_kind)k, &n->tensors[t], &l);
@@ -94,64 +95,6 @@ const char *piece_tensor_name(const struct engine *g, const struct piece *p)
 
 /* ---- from one split of a tensor to another ---- */
 
-/* A tensor as [outer][size][inner], cut along the middle. */
-struct grid {
-    int64_t outer, size, inner;
-};
-
-static struct grid grid_of(const struct shape *s, int axis)
-{
-    struct grid g = {1, s->size[axis], 1};
-    for (int d = 0; d < axis; d++)
-        g.outer *= s->size[d];
-    for (int d = axis + 1; d < s->dims; d++)
-        g.inner *= s->size[d];
-    return g;
-}
-
-static int64_t part_elements(const struct shape *s, const struct net_part *p)
-{
-    struct grid g = grid_of(s, p->axis);
-    return g.outer * p->extent * g.inner;
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-/* The run of elements from `at` of the part on, at most `most`, that is also one of the whole
- * tensor: *ret_whole is its place there, -1 for padding. Returns its length. */
-static int64_t run_in_whole(const struct shape *s, const struct net_part *p, int64_t at,
-                            int64_t most, int64_t *ret_whole)
-{
-    struct grid g = grid_of(s, p->axis);
-    int64_t row = p->extent * g.inner, own = (p->end - p->begin) * g.inner;
-    int64_t o = at / row, in_row = at % row;
-    if (in_row >= own) {
-        *ret_whole = -1;
-        return smaller(row - in_row, most);
-    }
-    *ret_whole = (o * g.size + p->begin) * g.inner + in_row;
-    return smaller(own - in_row, most);
-}
-
-/* The other way round: -1 where the elements are not of the part. */
-static int64_t run_in_part(const struct shape *s, const struct net_part *p, int64_t at,
-                           int64_t most, int64_t *ret_own)
-{
-    struct grid g = grid_of(s, p->axis);
-    int64_t row = g.size * g.inner, begin = p->begin * g.inner, end = p->end * g.inner;
-    int64_t o = at / row, in_row = at % row;
-    *ret_own = -1;
-    if (in_row < begin)
-        return smaller(begin - in_row, most);
-    if (in_row >= end)
-        return smaller(row - in_row, most);
-    *ret_own = o * p->extent * g.inner + (in_row - begin);
-    return smaller(end - in_row, most);
-}
-
 /* Called with ranges of this rank's arena and where their values lie in the piece. */
 typedef void visitor(void *context, size_t at, size_t count, size_t in_piece);
 
@@ -177,9 +120,9 @@ static void visit_held(const struct engine *g, const struct piece *p, const stru
     const struct shape *s = &x->spec->shape;
     int64_t whole, own, run, step, end = (int64_t)p->to;
     for (int64_t at = (int64_t)p->from; at < end; at += run) {
-        run = run_in_whole(s, &p->part, at, end - at, &whole);
+        run = part_run_in_whole(s, &p->part, at, end - at, &whole);
         for (int64_t done = 0; whole >= 0 && done < run; done += step) {
-            step = run_in_part(s, &x->part, whole + done, run - done, &own);
+            step = part_run_in_part(s, &x->part, whole + done, run - done, &own);
             if (own >= 0)
                 visit_own(g, p, x, own, step, (size_t)(at + done) - p->from, visit, context);
         }

@@ -334,21 +334,44 @@ static int counts(const struct replicas *r)
     return r->zero > 0 || !r->group || r->data_rank == 0;
 }
 
+static void add_squares(const struct ops *o, size_t n, const float *x, int exact,
+                        struct exact_sum *ret_exact, double *ret_sum)
+{
+    double here = 0;
+    if (exact)
+        o->sum_squares_exactly(n, x, ret_exact);
+    else
+        o->sum_squares(n, x, &here);
+    *ret_sum += here;
+}
+
+/* What other tensor ranks have the same of is left to the first of them. */
+static void add_own_squares(const struct replicas *r, const struct bucket *b, int exact,
+                            struct exact_sum *ret_exact, double *ret_sum)
+{
+    const struct net *n = r->net;
+    for (int t = 0; t < n->tensor_count; t++) {
+        const struct net_tensor *x = &n->tensors[t];
+        size_t begin = x->offset > b->own_begin ? x->offset : b->own_begin;
+        size_t end = x->offset + x->elements < b->own_end ? x->offset + x->elements : b->own_end;
+        if (begin < end && !x->is_fixed && net_is_own(n, x))
+            add_squares(n->ops, end - begin, summed(r, b) + (begin - b->own_begin), exact,
+                        ret_exact, ret_sum);
+    }
+}
+
 void replicas_squares(const struct replicas *r, int exact, struct exact_sum *ret_exact,
                       double *ret_sum)
 {
-    const struct ops *o = r->net->ops;
     *ret_exact = (struct exact_sum){.not_finite = 0};
     *ret_sum = 0;
     for (int i = 0; i < r->count && counts(r); i++) {
         const struct bucket *b = &r->buckets[i];
-        size_t n = b->own_end - b->own_begin;
-        double here = 0;
-        if (exact)
-            o->sum_squares_exactly(n, summed(r, b), ret_exact);
+        if (r->net->tensor_rank > 0)
+            add_own_squares(r, b, exact, ret_exact, ret_sum);
         else
-            o->sum_squares(n, summed(r, b), &here);
-        *ret_sum += here;
+            add_squares(r->net->ops, b->own_end - b->own_begin, summed(r, b), exact, ret_exact,
+                        ret_sum);
     }
 }
 

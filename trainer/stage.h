@@ -39,6 +39,7 @@ struct stage {
     struct frame_layout *layouts; /* [net.chunk_count] */
     struct stage_chunk *chunks;   /* [net.chunk_count] */
     struct frame_work work;
+    struct layer_partials partials; /* of the layer at work */
     struct batch batch;
     double *leaves;         /* device [microbatches, leaf]: the sums of one bar */
     int leaf;               /* the most of them that a bar has */

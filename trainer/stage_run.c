@@ -43,7 +43,9 @@ static struct turn turn_of(const struct run *r, int chunk, int j)
               .hook = r->hook,
               .sums = r->pass.training ? k->sums : NULL,
               .j = j,
-              .is_final = j == s->microbatches - 1},
+              .is_final = j == s->microbatches - 1,
+              .tensors = s->mesh->tensors,
+              .partials = &s->partials},
     };
 }
 
@@ -180,8 +182,7 @@ static float *edge(const struct turn *t)
 static size_t bar_bytes(const struct turn *t, int b)
 {
     const struct frame_layout *y = t->p.layout;
-    return (size_t)(t->p.frame->rows * shape_elements(&y->net->model->layers[y->bars[b]].out)) *
-           sizeof(float);
+    return (size_t)(t->p.frame->rows * net_out_elements(y->net, y->bars[b])) * sizeof(float);
 }
 
 static void wait_at_bar(const struct turn *t, int b, const float *dy)

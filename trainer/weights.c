@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "trainer/part.h"
 #include "trainer/random.h"
 #include "trainer/safetensors.h"
 
@@ -146,10 +147,10 @@ struct saving {
     struct engine *g;
     struct safetensors_writer *file; /* NULL on the other ranks */
     struct safetensors_pulse pulse;
-    struct net net; /* of the pipeline coordinate that sends: a layout only */
+    struct net net; /* of the coordinates that send: a layout only */
     struct replicas layout;
-    int place;
-    float *host; /* room for one of its buckets */
+    int place, part; /* along the pipeline, and among tensor ranks */
+    float *host;     /* room for one of its buckets */
 };
 
 static void tell_progress(void *world)
@@ -163,7 +164,7 @@ static int create(struct saving *s, const char *name, struct err *e)
     int count = 0;
     struct net all = {0};
     const struct net_chunk whole = {0, m->layer_count};
-    int r = net_init(&all, s->g->job, s->g->stage.net.ops, &whole, 1, e);
+    int r = net_init(&all, s->g->job, s->g->stage.net.ops, &whole, 1, 1, 0, e);
     if (r < 0)
         return r;
     CLEANUP(mem_freep)
@@ -180,6 +181,25 @@ static int create(struct saving *s, const char *name, struct err *e)
     return r;
 }
 
+/* Elements [from, to) of the sender's tensor, which stand in `host`, into the file: run by run
+ * where the tensor is split. */
+static int put_tensor(const struct saving *s, const struct net_tensor *x, size_t from, size_t to,
+                      const float *host, struct err *e)
+{
+    int r = 0;
+    if (!net_is_own(&s->net, x))
+        return 0;
+    for (size_t at = from, run; r == 0 && at < to; at += run) {
+        int64_t whole;
+        run = (size_t)part_run_in_whole(&x->spec->shape, &x->part, (int64_t)at, (int64_t)(to - at),
+                                        &whole);
+        if (whole >= 0)
+            r = safetensors_put(s->file, (int)x->number, (size_t)whole, run, host + (at - from),
+                                &s->pulse, e);
+    }
+    return r;
+}
+
 /* Arena elements [begin, end), which stand in s->host, into the file. */
 static int put_range(const struct saving *s, size_t begin, size_t end, struct err *e)
 {
@@ -190,28 +210,35 @@ static int put_range(const struct saving *s, size_t begin, size_t end, struct er
         from = from < begin ? begin : from;
         to = to > end ? end : to;
         if (from < to)
-            r = safetensors_put(s->file, (int)x->number, from - x->offset, to - from,
-                                s->host + (from - begin), &s->pulse, e);
+            r = put_tensor(s, x, from - x->offset, to - x->offset, s->host + (from - begin), e);
     }
     return r;
 }
 
-/* From the coordinate that has them to the first one. Only that keeps what it is sent, a bucket at
- * a time: a model that needs a pipeline fits one rank badly. */
+static int broadcast(const struct saving *s, struct comm *c, int root, size_t bytes, struct err *e)
+{
+    int r = 0;
+    for (size_t at = 0; c && root > 0 && r == 0 && at < bytes; at += PIECE)
+        r = c->verbs->broadcast(c, (char *)s->host + at, bytes - at < PIECE ? bytes - at : PIECE,
+                                root, e);
+    return r;
+}
+
+/* From the coordinates that have them to the first ones. Only rank 0 keeps what it is sent, a
+ * bucket at a time: a model that needs a mesh fits one rank badly. */
 static int pass_on(const struct saving *s, size_t begin, size_t end, struct err *e)
 {
-    struct comm *line = s->g->mesh.pipeline;
+    const struct mesh *m = &s->g->mesh;
     size_t bytes = (end - begin) * sizeof(float);
-    int r = 0;
-    for (size_t at = 0; line && s->place > 0 && r == 0 && at < bytes; at += PIECE)
-        r = line->verbs->broadcast(line, (char *)s->host + at,
-                                   bytes - at < PIECE ? bytes - at : PIECE, s->place, e);
+    int r = m->stage == s->place ? broadcast(s, m->tensors, s->part, bytes, e) : 0;
+    if (r == 0 && m->tensor_rank == 0)
+        r = broadcast(s, m->pipeline, s->place, bytes, e);
     return r < 0 ? r : put_range(s, begin, end, e);
 }
 
 static int is_ours(const struct saving *s)
 {
-    return s->g->mesh.stage == s->place;
+    return s->g->mesh.stage == s->place && s->g->mesh.tensor_rank == s->part;
 }
 
 /* Whether this rank is of those that send to rank 0. */
@@ -243,7 +270,8 @@ static int save_place(struct saving *s, struct err *e)
     CLEANUP(mem_freep)
     struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
     mesh_chunks(g->plan, s->place, chunks);
-    int r = net_init(&s->net, g->job, g->stage.net.ops, chunks, g->plan->chunks, e);
+    int r = net_init(&s->net, g->job, g->stage.net.ops, chunks, g->plan->chunks, g->mesh.tensor,
+                     s->part, e);
     if (r < 0)
         return r;
     replicas_init(&s->layout, g->job, g->plan, &s->net, &g->mesh);
@@ -270,7 +298,8 @@ int weights_save(struct engine *g, struct err *e)
     if (g->mesh.rank == 0 || g->mesh.ensemble)
         r = create(&s, weights_artifact(g, g->mesh.ensemble ? g->mesh.rank : 0, name), e);
     for (s.place = 0; r == 0 && s.place < g->mesh.stages; s.place++)
-        r = save_place(&s, e);
+        for (s.part = 0; r == 0 && s.part < g->mesh.tensor; s.part++)
+            r = save_place(&s, e);
     if (s.file && r == 0)
         r = safetensors_finish(s.file, e);
     else

@@ -69,7 +69,7 @@ static void bench_open(struct bench *b, const char *input, const char *layers, e
     faults_done(&f);
     int end = b->job.model.layer_count;
     struct net_chunk chunk = {first, end};
-    assert_int_equal(net_init(&b->net, &b->job, &ops_cpu, &chunk, 1, &e), 0);
+    assert_int_equal(net_init(&b->net, &b->job, &ops_cpu, &chunk, 1, 1, 0, &e), 0);
     b->net.folded = 0; /* no batch loader here */
     b->parameters = ops_cpu.alloc(b->net.elements * sizeof(float));
     b->gradients = ops_cpu.alloc(b->net.trained * sizeof(float));

@@ -95,7 +95,7 @@ static size_t laid_out(const struct job_spec *job, const struct plan *p, int pla
     CLEANUP(mem_freep) struct net_chunk *chunks = mem_alloc((size_t)p->chunks * sizeof *chunks);
     mesh_place(&mesh, p, place * p->tensor);
     mesh_chunks(p, mesh.stage, chunks);
-    if (net_init(&s.net, job, &ops_cpu, chunks, p->chunks, &e) < 0 ||
+    if (net_init(&s.net, job, &ops_cpu, chunks, p->chunks, 1, 0, &e) < 0 ||
         stage_init(&s, job, p, &mesh, &set, &e) < 0)
         fail_msg("%s", e.text);
     size_t bytes = stage_bytes(&s, &set);

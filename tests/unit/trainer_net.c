@@ -37,7 +37,7 @@ static void layers_lie_in_order(void **state)
     make_job(&job);
     free(job.model.layers[0].name);
     job.model.layers[0].name = strdup("first");
-    assert_int_equal(net_init(&n, &job, &ops_cpu, &ALL, 1, &e), 0);
+    assert_int_equal(net_init(&n, &job, &ops_cpu, &ALL, 1, 1, 0, &e), 0);
     assert_int_equal(n.tensor_count, 8);
     assert_string_equal(n.tensors[0].name, "first.kernel");
     assert_string_equal(n.tensors[7].name, "layers.4.bias");
@@ -59,7 +59,7 @@ static void chunks_lie_one_after_another(void **state)
     struct err e;
     int count;
     make_job(&job);
-    assert_int_equal(net_init(&n, &job, &ops_cpu, CHUNKS, 2, &e), 0);
+    assert_int_equal(net_init(&n, &job, &ops_cpu, CHUNKS, 2, 1, 0, &e), 0);
     assert_int_equal(n.tensor_count, 4);
     assert_string_equal(n.tensors[2].name, "layers.3.kernel");
     assert_int_equal(n.tensors[2].number, 4);
@@ -91,7 +91,7 @@ static void what_is_not_trained_lies_at_the_end(void **state)
     make_job(&job);
     job.model.layers[0].frozen = 1;
     job.model.layers[3].frozen = 1;
-    assert_int_equal(net_init(&n, &job, &ops_cpu, &ALL, 1, &e), 0);
+    assert_int_equal(net_init(&n, &job, &ops_cpu, &ALL, 1, 1, 0, &e), 0);
     float parameters[256], gradients[128];
     net_point(&n, parameters, gradients);
     assert_int_equal(n.trained, 32 + 16 + 16 + 16);

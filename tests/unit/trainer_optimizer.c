@@ -36,7 +36,7 @@ static void bench_open(struct bench *b, const struct optimizer *o, enum storage_
                                   0, NULL);
     assert_int_equal(model_parse(doc, "/model", &b->job.model, &f), 0);
     faults_done(&f);
-    assert_int_equal(net_init(&b->net, &b->job, &ops_cpu, chunk, 1, &e), 0);
+    assert_int_equal(net_init(&b->net, &b->job, &ops_cpu, chunk, 1, 1, 0, &e), 0);
     b->parameters = ops_cpu.alloc(b->net.elements * sizeof(float));
     b->gradients = ops_cpu.alloc(b->net.trained * sizeof(float));
     for (int s = 0; s < optimizer_states(o); s++)

@@ -99,7 +99,7 @@ static struct rank *open_rank(const struct shape3 *m, int d, int p, int t, int a
                         .data = m->data,
                         .world = &r->world,
                         .replicas = m->data > 1 ? &r->world : NULL};
-    assert_int_equal(net_init(n, &job, &ops_cpu, &chunk, 1, &e), 0);
+    assert_int_equal(net_init(n, &job, &ops_cpu, &chunk, 1, 1, 0, &e), 0);
     for (int i = 0; m->tensor > 1 && i < n->tensor_count; i++)
         if (n->tensors[i].spec->shape.dims == 2)
             split(&n->tensors[i], axis, t, m->tensor);
