@@ -68,7 +68,7 @@ static struct bench *bench_open(const char *layers, const struct plan *plan, int
     mesh_place(&b->mesh, &b->plan, place);
     struct net_chunk *chunks = mem_alloc((size_t)plan->chunks * sizeof *chunks);
     mesh_chunks(&b->plan, place, chunks);
-    assert_int_equal(net_init(&b->stage.net, &b->job, &b->ops, chunks, plan->chunks, &e), 0);
+    assert_int_equal(net_init(&b->stage.net, &b->job, &b->ops, chunks, plan->chunks, 1, 0, &e), 0);
     free(chunks);
     taken = 0;
     if (stage_init(&b->stage, &b->job, &b->plan, &b->mesh, &SET, &e) < 0)
