@@ -352,7 +352,8 @@ static void dropout_depends_on_position_not_on_slices(void **state)
     enum { ROWS = 40, COLS = 37 };
     float *x = mem_alloc(ROWS * COLS * sizeof *x), *all = mem_alloc(ROWS * COLS * sizeof *all);
     float part[ROWS * COLS], other[ROWS * COLS];
-    struct dropout_args a = {.rate = 0.25f, .seed = 3, .stream = 1025};
+    struct dropout_args a = {
+        .rate = 0.25f, .seed = 3, .stream = 1025, .width = COLS, .columns = COLS};
     int kept = 0;
     for (int i = 0; i < ROWS * COLS; i++)
         x[i] = 1;
@@ -365,9 +366,13 @@ static void dropout_depends_on_position_not_on_slices(void **state)
     a.position = 13;
     ops_cpu.dropout(&a, 5, COLS, x, part);
     assert_memory_equal(part, all + 13 * COLS, 5 * COLS * sizeof *part);
-    a.stream = 1026;
+    a.width = 11, a.first_column = 22; /* of rows that are split by columns */
+    ops_cpu.dropout(&a, 5, 11, x, part);
+    for (int r = 0; r < 5; r++)
+        assert_memory_equal(part + r * 11, all + (13 + r) * COLS + 22, 11 * sizeof *part);
+    a.width = COLS, a.first_column = 0, a.stream = 1026;
     ops_cpu.dropout(&a, 5, COLS, x, other);
-    assert_memory_not_equal(part, other, 5 * COLS * sizeof *part);
+    assert_memory_not_equal(all + 13 * COLS, other, 5 * COLS * sizeof *part);
     free(x);
     free(all);
 }
