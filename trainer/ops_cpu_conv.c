@@ -1,8 +1,12 @@
-/* ops_cpu_conv.c: convolutions as products. A block of places is laid out as rows of what their
- * windows see (im2col), a block at a time so that it stays in the second cache; the product is
- * cpu_gemm, whose elements do not depend on their neighbours. The kernel's gradient goes on from
- * block to block as one chain over all places; the input's is spread place by place, in order. So
- * the blocks never show in a result.
+/* ops_cpu_conv.c: convolutions as products. What the windows at a block of places see is laid out
+ * (im2col), a block at a time so that it stays in the second cache; the product is cpu_gemm, whose
+ * elements do not depend on their neighbours. The kernel's gradient goes on from block to block as
+ * one chain over all places; the input's is spread place by place, in order. So the blocks never
+ * show in a result.
+ *
+ * With many channels a window is a few long pieces of the item, and places are the rows of a block.
+ * With few they would be many short ones: places are its columns then, and a run of them is copied
+ * for each element of the window. The products are the same.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +16,7 @@
 #include "trainer/ops_cpu.h"
 
 #define BLOCK_FLOATS 65536 /* of laid out windows */
-#define BLOCK_PLACES 48    /* at least, so that packing the kernel pays */
+#define BLOCK_PLACES 96    /* at least, so that packing the kernel pays */
 #define MOST_FLOATS  (1 << 22)
 
 /* Rows [from, to) of the window at place p of an axis lie in the item; `at` is where in the item
@@ -132,6 +136,96 @@ static void each_place(const struct window_args *a, int64_t first, int64_t n, co
     }
 }
 
+/* ---- few channels ---- */
+
+#define FEW_CHANNELS 4
+
+static int64_t at_least_0(int64_t n)
+{
+    return n > 0 ? n : 0;
+}
+
+/* The first place of an axis whose window begins at `at` or behind it. */
+static int64_t first_place(const struct window_args *a, int axis, int64_t at)
+{
+    return at_least_0((at + a->pad[axis] + a->strides[axis] - 1) / a->strides[axis]);
+}
+
+static int64_t between(int64_t n, int64_t low, int64_t high)
+{
+    return n < low ? low : n > high ? high : n;
+}
+
+CPU_CLONES static void copy_steps(int64_t n, int64_t step, const float *restrict from,
+                                  float *restrict to)
+{
+    if (step == 1)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = from[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i] = from[i * step];
+}
+
+/* What element j of a window's row sees from columns [c0, c1) of a row of places; `from` is the
+ * item's row, NULL where the window's is outside. */
+static void copy_run(const struct window_args *a, const float *from, int64_t j, int64_t c0,
+                     int64_t c1, float *to)
+{
+    int64_t begin = between(first_place(a, 1, -j), c0, c1);
+    int64_t end = between(first_place(a, 1, a->in[1] - j), begin, c1);
+    end = from ? end : begin;
+    memset(to, 0, (size_t)(begin - c0) * sizeof *to);
+    if (end > begin)
+        copy_steps(end - begin, a->strides[1] * a->channels,
+                   from + (begin * a->strides[1] - a->pad[1] + j) * a->channels, to + begin - c0);
+    memset(to + end - c0, 0, (size_t)(c1 - end) * sizeof *to);
+}
+
+/* Element (i, j, channel) of the windows at places [first, first + n), counted through all items.
+ */
+static void lay_out_element(const struct window_args *a, int64_t first, int64_t n, const float *x,
+                            int64_t i, int64_t j, float *to)
+{
+    int64_t row = first / a->out[1], c0 = first % a->out[1];
+    while (n > 0) {
+        int64_t c1 = c0 + n < a->out[1] ? c0 + n : a->out[1];
+        int64_t item = row / a->out[0], at = row % a->out[0] * a->strides[0] - a->pad[0] + i;
+        int is_inside = at >= 0 && at < a->in[0];
+        copy_run(a, is_inside ? x + (item * a->in[0] + at) * a->in[1] * a->channels : NULL, j, c0,
+                 c1, to);
+        to += c1 - c0;
+        n -= c1 - c0;
+        c0 = 0;
+        row++;
+    }
+}
+
+/* The block as [depth, n]. */
+static void lay_out_across(const struct window_args *a, int64_t first, int64_t n, const float *x,
+                           float *block)
+{
+    for (int64_t i = 0; i < a->window[0]; i++)
+        for (int64_t j = 0; j < a->window[1]; j++)
+            for (int64_t c = 0; c < a->channels; c++, block += n)
+                lay_out_element(a, first, n, x + c, i, j, block);
+}
+
+/* ---- the verbs ---- */
+
+/* Lays out places [first, first + n); returns whether the block is [depth, n], else it is [n,
+ * depth]. */
+static int lay_out_block(const struct window_args *a, int64_t first, int64_t n, const float *x,
+                         float *block)
+{
+    int across = a->channels <= FEW_CHANNELS;
+    if (across)
+        lay_out_across(a, first, n, x, block);
+    else
+        each_place(a, first, n, x, NULL, block);
+    return across;
+}
+
 void cpu_conv(const struct window_args *a, int64_t filters, const float *x, const float *kernel,
               float *z)
 {
@@ -143,8 +237,8 @@ void cpu_conv(const struct window_args *a, int64_t filters, const float *x, cons
     float *block = block_of(step * depth);
     for (int64_t at = 0; at < all; at += step) {
         int64_t n = all - at < step ? all - at : step;
-        each_place(a, at, n, x, NULL, block);
-        cpu_gemm(0, 0, n, filters, depth, block, kernel, 0.0f, z + at * filters);
+        int across = lay_out_block(a, at, n, x, block);
+        cpu_gemm(across, 0, n, filters, depth, block, kernel, 0.0f, z + at * filters);
     }
 }
 
@@ -159,8 +253,9 @@ void cpu_conv_backward_kernel(const struct window_args *a, int64_t filters, cons
     float *block = block_of(step * depth);
     for (int64_t at = 0; at < all; at += step) {
         int64_t n = all - at < step ? all - at : step;
-        each_place(a, at, n, x, NULL, block);
-        cpu_gemm(1, 0, depth, filters, n, block, dz + at * filters, at > 0 ? 1.0f : beta, d_kernel);
+        int across = lay_out_block(a, at, n, x, block);
+        cpu_gemm(!across, 0, depth, filters, n, block, dz + at * filters, at > 0 ? 1.0f : beta,
+                 d_kernel);
     }
 }
 
