@@ -160,6 +160,11 @@ static void check_synthetic(struct decoding *d, const struct job_spec *s,
     int64_t outputs = shape_elements(&last->out);
     if (source->format != DATA_SYNTHETIC)
         return;
+    if (model_embedding(&s->model))
+        field_fault(d, FIELD_WHERE(at, "format"), "conflict",
+                    "Use tokens, or a csv or npy file of whole numbers.",
+                    "Synthetic features are fractions between 0 and 1, but the model's embedding "
+                    "takes token ids.");
     if (source->input != elements) {
         snprintf(hint, sizeof hint, "Write \"input\": %lld here, or [%lld] in /model/input.",
                  (long long)elements, (long long)source->input);

@@ -26,6 +26,15 @@ int64_t model_parameters(const struct model *m)
     return n;
 }
 
+const struct layer *model_embedding(const struct model *m)
+{
+    int l = 0;
+    while (l < m->layer_count &&
+           (m->layers[l].type == LAYER_FLATTEN || m->layers[l].type == LAYER_RESHAPE))
+        l++;
+    return l < m->layer_count && m->layers[l].type == LAYER_EMBEDDING ? &m->layers[l] : NULL;
+}
+
 double model_forward_flops(const struct model *m)
 {
     double n = 0;

@@ -128,6 +128,10 @@ int model_parse(const json_t *doc, const char *pointer, struct model *ret, struc
 void model_done(struct model *m); /* safe on a zeroed struct */
 
 int64_t model_parameters(const struct model *m);
+/* The embedding that the features of the data go into as token ids; NULL where they are any
+ * numbers.
+ */
+const struct layer *model_embedding(const struct model *m);
 double model_forward_flops(const struct model *m);
 
 const char *layer_type_name(enum layer_type t); /* "dense" */

@@ -31,22 +31,9 @@ int layer_wants_sums(const struct layer *l)
     return layer_kinds[l->type]->sums && !l->frozen;
 }
 
-/* The embedding that the data's features go into; NULL: none. Only layers that move nothing may
- * stand before it. */
-static const struct layer *first_embedding(const struct model *m)
-{
-    for (int l = 0; l < m->layer_count; l++) {
-        if (m->layers[l].type == LAYER_EMBEDDING)
-            return &m->layers[l];
-        if (!layer_kinds[m->layers[l].type]->passes_on)
-            break;
-    }
-    return NULL;
-}
-
 int64_t layer_bad_id(const struct model *m, int64_t n, const float *features)
 {
-    const struct layer *l = first_embedding(m);
+    const struct layer *l = model_embedding(m);
     for (int64_t i = 0; l && i < n; i++)
         if (!(features[i] >= 0.0f && features[i] < (float)l->vocabulary &&
               features[i] == truncf(features[i])))

@@ -210,6 +210,17 @@ static const struct wrong wrongs[] = {
     {.changes = {{"/fit/steps", "5"}},
      .faults = {{"/fit/steps", "conflict", "\"epochs\" and \"steps\" both say when training ends.",
                  "Leave one of the two out."}}},
+    {.changes = {{"/model/layers",
+                  "[{\"type\": \"embedding\", \"input_dim\": 9, \"output_dim\": 2}, {\"type\": "
+                  "\"flatten\"},"
+                  "{\"type\": \"dense\", \"units\": 10, \"activation\": \"softmax\"}]"},
+                 {"/data/train", "{\"format\": \"synthetic\", \"samples\": 100, \"input\": 64, "
+                                 "\"classes\": 10, \"seed\": 1}"}},
+     .faults =
+         {{"/data/train/format", "conflict",
+           "Synthetic features are fractions between 0 and 1, but the model's embedding takes "
+           "token ids.",
+           "Use tokens, or a csv or npy file of whole numbers."}}},
     {.changes = {{"/data/train", "{\"format\": \"synthetic\", \"samples\": 100, \"input\": 50, "
                                  "\"classes\": 12}"},
                  {"/fit/batch_size", "128"}},

@@ -70,7 +70,7 @@ static struct job_spec *job_of(const char *layers, int bfloat16)
     char *text = mem_printf(
         "{\"model\": {\"input\": [24], \"layers\": [%s]}, \"compile\": {\"optimizer\": \"adam\", "
         "\"loss\": \"sparse_categorical_crossentropy\"}, \"data\": {\"train\": {\"format\": "
-        "\"synthetic\", \"samples\": 1000, \"input\": 24, \"classes\": 10}}, \"fit\": "
+        "\"csv\", \"path\": \"x.csv\"}}, \"fit\": "
         "{\"batch_size\": 60}, \"precision\": \"%s\"}",
         layers, bfloat16 ? "mixed_bfloat16" : "float32");
     json_auto_t *doc = json_loads(text, 0, NULL);
