@@ -66,9 +66,12 @@ int comm_open(const struct launch *l, int gang_fd, const struct comm_options *o,
 
 size_t comm_bytes(const struct launch *l, const struct comm_options *o)
 {
-    if (l->transport == TRANSPORT_SHM)
-        return comm_shm_bytes(o) / (size_t)o->size;
-    return comm_tcp_bytes(o);
+    return l->transport == TRANSPORT_SHM ? comm_shm_foretold(o) : comm_tcp_foretold(o);
+}
+
+size_t comm_used(struct comm *world)
+{
+    return world->transport->used(world);
 }
 
 /* ---- the front ---- */

@@ -86,6 +86,8 @@ struct comm_verbs {
     /* Memory that collectives need not copy: zeroed, 64-byte aligned, freed with the world. Members
      * that reduce it together must have asked for the same sizes in the same order. */
     int (*memory)(struct comm *world, size_t bytes, void **ret, struct err *e);
+    /* comm_used() */
+    size_t (*used)(struct comm *world);
     /* Tells the gang that this rank gives up and why; then only comm_close(). */
     void (*give_up)(struct comm *world, const char *why);
     void (*close)(struct comm *c);
@@ -150,16 +152,20 @@ struct comm_options {
 int comm_open(const struct launch *l, int gang_fd, const struct comm_options *o, struct comm **ret,
               struct err *e);
 
-/* Memory that this rank then takes for them, memory() included: at most. */
+/* Memory that a rank's share of them comes to, memory() included: foretold. It counts two channels
+ * where there are messages (a stage in the middle of a pipeline has so many) and one buffer for
+ * what does not lie in memory(). */
 size_t comm_bytes(const struct launch *l, const struct comm_options *o);
+
+/* The same as it is now: of shm, this rank's share of the pages that the gang has ever touched. */
+size_t comm_used(struct comm *world);
 
 /* ---- the transports ---- */
 
 /* Sizes and maps `fd`, and waits for the others to come. */
 int comm_shm_open(int fd, const struct comm_options *o, struct comm **ret, struct err *e);
 
-/* Bytes of the whole mapping for these options. Pages that nobody touches are never there. */
-size_t comm_shm_bytes(const struct comm_options *o);
+size_t comm_shm_foretold(const struct comm_options *o); /* comm_bytes() */
 
 /* Where rank 0 listens, and what ranks prove to one another. The texts need not outlive the call.
  */
@@ -172,6 +178,6 @@ struct comm_tcp_place {
 };
 int comm_tcp_open(const struct comm_tcp_place *p, const struct comm_options *o, struct comm **ret,
                   struct err *e);
-size_t comm_tcp_bytes(const struct comm_options *o);
+size_t comm_tcp_foretold(const struct comm_options *o);
 
 #endif

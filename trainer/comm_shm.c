@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -333,6 +334,15 @@ static int shm_memory_verb(struct comm *world, size_t bytes, void **ret, struct 
     return 0;
 }
 
+static size_t shm_used(struct comm *world)
+{
+    struct shm *s = self(world)->s;
+    struct stat st;
+    if (fstat(s->fd, &st) < 0)
+        BUG("the gang's memory has no descriptor any more");
+    return (size_t)st.st_blocks * 512 / (size_t)s->size;
+}
+
 static void shm_give_up_verb(struct comm *world, const char *why)
 {
     shm_give_up(self(world)->s, why);
@@ -370,6 +380,7 @@ static const struct comm_verbs shm_verbs = {
     .barrier = shm_barrier,
     .group = shm_group,
     .memory = shm_memory_verb,
+    .used = shm_used,
     .give_up = shm_give_up_verb,
     .close = shm_close,
 };
@@ -401,6 +412,7 @@ static int map(struct shm *s, int fd, struct err *e)
     if (p == MAP_FAILED)
         return err_errno(e, "cannot map the gang's shared memory, %zu bytes", s->bytes);
     s->map = p;
+    s->fd = fd;
     return 0;
 }
 

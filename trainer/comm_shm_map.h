@@ -70,6 +70,7 @@ struct shm_channel {
 /* One rank's view. */
 struct shm {
     char *map;
+    int fd; /* the caller's */
     size_t bytes;
     int rank, size;
     size_t ranks_at, syncs_at, regions_at; /* offsets */

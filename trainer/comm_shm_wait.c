@@ -43,11 +43,12 @@ void shm_layout(struct shm *s, const struct comm_options *o)
     s->bytes = s->regions_at + n * s->region_bytes;
 }
 
-size_t comm_shm_bytes(const struct comm_options *o)
+size_t comm_shm_foretold(const struct comm_options *o)
 {
     struct shm s;
     shm_layout(&s, o);
-    return s.bytes;
+    size_t channels = o->message_bytes > 0 ? 2 * s.channel_bytes : 0;
+    return s.regions_at / (size_t)o->size + channels + STAGE + s.memory_bytes;
 }
 
 struct shm_header *shm_head(const struct shm *s)

@@ -77,6 +77,7 @@ static char *scratch(struct tcp_comm *c, size_t bytes)
     if (bytes > c->scratch_bytes) {
         free(c->scratch);
         c->scratch = mem_aligned(bytes);
+        __atomic_fetch_add(&c->t->scratch_bytes, bytes - c->scratch_bytes, __ATOMIC_RELAXED);
         c->scratch_bytes = bytes;
     }
     return c->scratch;
@@ -499,6 +500,16 @@ static int tcp_memory(struct comm *world, size_t bytes, void **ret, struct err *
     return 0;
 }
 
+static size_t tcp_used(struct comm *world)
+{
+    struct tcp *t = self(world)->t;
+    size_t bytes = t->memory_used;
+    for (int i = 0; i < TCP_CHANNELS; i++)
+        for (int q = 0; q < TCP_QUEUE; q++)
+            bytes += t->channels[i].queue[q].wire ? tcp_frame_bytes(t->message_bytes) : 0;
+    return bytes + __atomic_load_n(&t->scratch_bytes, __ATOMIC_RELAXED);
+}
+
 static void tcp_give_up(struct comm *world, const char *why)
 {
     struct tcp *t = self(world)->t;
@@ -596,6 +607,7 @@ static const struct comm_verbs tcp_verbs = {
     .barrier = tcp_barrier,
     .group = tcp_group,
     .memory = tcp_memory,
+    .used = tcp_used,
     .give_up = tcp_give_up,
     .close = tcp_close,
 };
@@ -671,7 +683,9 @@ int comm_tcp_open(const struct comm_tcp_place *p, const struct comm_options *o, 
     return r;
 }
 
-size_t comm_tcp_bytes(const struct comm_options *o)
+size_t comm_tcp_foretold(const struct comm_options *o)
 {
-    return round_up(o->memory_bytes) + TCP_SCRATCH + TCP_QUEUE * tcp_frame_bytes(o->message_bytes);
+    size_t queues = o->message_bytes > 0 ? 2 * TCP_QUEUE * tcp_frame_bytes(o->message_bytes) : 0;
+    size_t sums = round_up(o->memory_bytes); /* a rank's parts of all that others add to */
+    return round_up(o->memory_bytes) + (sums < TCP_SCRATCH ? sums : TCP_SCRATCH) + queues;
 }

@@ -283,7 +283,8 @@ struct tcp {
     int pending_count, refused;
     uint32_t beat_progress;
     int64_t beat_cpu_us, beat_us;
-    void **memory; /* handed out */
+    size_t scratch_bytes; /* of all groups */
+    void **memory;        /* handed out */
     int memory_count;
 };
 

@@ -441,6 +441,23 @@ static void verbs_between_processes(void **state)
     expect_all(6, meshes);
 }
 
+/* What is touched is counted, what is not is not. */
+static int uses_memory(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e;
+    void *p;
+    size_t before = comm_used(world);
+    OK(world->verbs->barrier(world, &e));
+    OK(world->verbs->memory(world, MEMORY / 2, &p, &e));
+    memset(p, 1, MEMORY / 2);
+    OK(world->verbs->barrier(world, &e));
+    size_t used = comm_used(world);
+    OK(world->verbs->barrier(world, &e));
+    CHECK(used - before >= MEMORY / 4 && used < MEMORY + 65536);
+    return 0;
+}
+
 static int memory_runs_out(struct comm *world, int fd)
 {
     (void)fd;
@@ -456,6 +473,7 @@ static void memory_is_bounded(void **state)
 {
     (void)state;
     expect_all(2, memory_runs_out);
+    expect_all(3, uses_memory);
 }
 
 int main(void)
