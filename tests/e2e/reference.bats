@@ -41,23 +41,61 @@ compare() { # NAME JOB
   }
 }
 
+# Every mesh of the table: ranks, what it is. The stages that it has are in its pipeline times chunks.
+meshes='1 "none"
+2 "mirrored"
+3 "mirrored"
+4 "mirrored"
+5 "mirrored"
+7 "mirrored"
+3 {"data":3,"zero":0}
+3 {"data":3,"zero":1}
+3 {"data":3,"zero":2}
+3 {"data":3,"zero":3}
+5 {"data":5,"zero":2,"microbatches":3}
+1 {"data":1,"microbatches":4}
+2 {"data":2,"microbatches":3}
+2 {"pipeline":2,"microbatches":1,"schedule":"gpipe"}
+2 {"pipeline":2,"microbatches":7,"schedule":"gpipe"}
+2 {"pipeline":2,"microbatches":4,"schedule":"1f1b"}
+3 {"pipeline":3,"microbatches":7,"schedule":"1f1b"}
+3 {"pipeline":3,"microbatches":4,"schedule":"gpipe","recompute":"all"}
+5 {"pipeline":5,"microbatches":4,"schedule":"1f1b"}
+2 {"pipeline":2,"chunks":2,"microbatches":4,"schedule":"interleaved"}
+2 {"pipeline":2,"chunks":3,"microbatches":5,"schedule":"interleaved"}
+4 {"data":2,"pipeline":2,"microbatches":3,"zero":1}
+1 {"data":1,"recompute":"all"}
+2 {"data":2,"recompute":"all","zero":3}
+2 {"tensor":2}
+3 {"tensor":3}
+5 {"tensor":5}
+7 {"tensor":7}
+4 {"data":2,"tensor":2,"zero":1}
+4 {"pipeline":2,"tensor":2,"microbatches":4}
+8 {"data":2,"pipeline":2,"tensor":2,"microbatches":2}
+8 {"data":2,"pipeline":2,"tensor":2,"microbatches":2,"zero":3,"recompute":"all"}
+2 {"data":2,"reproducible":true}
+8 {"data":4,"pipeline":2,"reproducible":true}'
+
+# 0 if the model can be cut like that: stages need layers with work, and batch normalisation waits for all
+# micro-batches, which only gpipe has together.
+fits() { # NAME MESH
+  jq -ne --argjson m "$2" --argjson most "$(max_stages "$1")" --arg sums "$(schedules "$1")" '
+    ($m | type) == "string" or
+    ((($m.pipeline // 1) * ($m.chunks // 1)) <= $most and
+     (($m.schedule // "gpipe") == "gpipe" or $sums != "gpipe"))' >/dev/null
+}
+
+# All of the table at once, 8 devices at a time.
 run_table() { # NAME
-  local name=$1 ids=() what=() n m p i
-  for n in 1 2 3 4; do
-    ids+=("$(submit "$(with_strategy "$name" "$n" '"mirrored"')")")
-    what+=("mirrored, $n ranks")
-  done
-  for p in 2 3; do
-    [ "$p" -le "$(max_stages "$name")" ] || continue
-    for m in 1 4 7; do
-      for s in $(schedules "$name"); do
-        ids+=("$(submit "$(with_strategy "$name" "$p" "{\"data\":1,\"pipeline\":$p,\"microbatches\":$m,\"schedule\":\"$s\"}")")")
-        what+=("pipeline, $p stages, $m micro-batches, $s")
-      done
-    done
-  done
+  local name=$1 ids=() what=() n mesh i
+  while read -r n mesh; do
+    fits "$name" "$mesh" || continue
+    ids+=("$(submit "$(with_strategy "$name" "$n" "$mesh")")")
+    what+=("$mesh, $n ranks")
+  done <<<"$meshes"
   for i in "${!ids[@]}"; do
-    wait_end "${ids[$i]}" succeeded 120 || { echo "$name, ${what[$i]}" >&2; return 1; }
+    wait_end "${ids[$i]}" succeeded 300 || { echo "$name, ${what[$i]}" >&2; return 1; }
     echo "# $name, ${what[$i]}: $(compare "$name" "${ids[$i]}")" >&3 || return 1
     compare "$name" "${ids[$i]}" >/dev/null || { echo "$name, ${what[$i]}" >&2; return 1; }
   done
@@ -75,6 +113,39 @@ schedules() { jq -r 'if any(.model.layers[]; .type == "batch_normalization") the
 @test "digits-conv-nesterov: every strategy gives the reference's losses" { run_table digits-conv-nesterov; }
 @test "cancer-batchnorm-binary: every strategy gives the reference's losses" { run_table cancer-batchnorm-binary; }
 @test "digits-deep-adamw: every strategy gives the reference's losses" { run_table digits-deep-adamw; }
+
+weights_sum() { get "/v1/jobs/$1/artifacts/model.safetensors" | sha256sum; }
+
+# with shuffling, dropout and clipping; the batch divides by nothing
+reproducible_job() { # DEVICES MESH
+  jq -c --argjson d "$1" --argjson s "$2" '.resources = {devices: $d} | .strategy = ($s + {reproducible: true}) |
+    del(.model.weights) | .model.layers |= .[:2] + [{type: "dropout", rate: 0.2}] + .[2:] |
+    .fit += {shuffle: true, seed: 7, batch_size: 53, epochs: 2} | .compile.optimizer.global_clipnorm = 0.5' \
+    tests/reference/digits-deep-adamw/job.json
+}
+
+@test "reproducible: one checksum at 1, 2, 4, 8 data ranks, three depths and every zero" {
+  local ids=() n mesh id
+  while read -r n mesh; do
+    ids+=("$(submit "$(reproducible_job "$n" "$mesh")")")
+  done <<'TABLE'
+1 {"data":1}
+2 {"data":2}
+4 {"data":4}
+8 {"data":8}
+2 {"pipeline":2}
+3 {"pipeline":3}
+8 {"data":4,"pipeline":2}
+4 {"data":4,"zero":1}
+4 {"data":4,"zero":2}
+8 {"data":8,"zero":3}
+6 {"data":2,"pipeline":3,"zero":2}
+2 {"data":2,"recompute":"all"}
+TABLE
+  for id in "${ids[@]}"; do wait_end "$id" succeeded 300; weights_sum "$id"; done >"$DIR/sums"
+  cat "$DIR/sums" >&2
+  [ "$(sort -u "$DIR/sums" | wc -l)" = 1 ]
+}
 
 @test "same spec, same ranks, run twice: the same bits" {
   local a b spec
