@@ -33,7 +33,8 @@ static char *find_joints(const struct model *m)
     return joined;
 }
 
-static void groups_make(const struct model *m, struct groups *g)
+/* `costs` [layers], or NULL: FLOPs. */
+static void groups_make(const struct model *m, const double *costs, struct groups *g)
 {
     size_t n = (size_t)m->layer_count + 1;
     char *joined = find_joints(m);
@@ -48,7 +49,7 @@ static void groups_make(const struct model *m, struct groups *g)
             g->total[g->count] = g->total[g->count - 1];
         }
         works = works || layer_has_work(l);
-        g->total[g->count] += l->forward_flops + l->backward_flops;
+        g->total[g->count] += costs ? costs[i] : l->forward_flops + l->backward_flops;
     }
     g->first[g->count] = m->layer_count;
     free(joined);
@@ -57,7 +58,7 @@ static void groups_make(const struct model *m, struct groups *g)
 int plan_most_stages(const struct model *m)
 {
     struct groups g;
-    groups_make(m, &g);
+    groups_make(m, NULL, &g);
     int most = g.count;
     groups_done(&g);
     return most;
@@ -153,7 +154,8 @@ static int too_many(const struct groups *g, int stages, struct err *e)
                    most, most == 1 ? "" : "s", most, most == 1 ? "" : "s", stages);
 }
 
-int plan_cut(const struct job_spec *job, int stages, int *ret_stage_first, struct err *e)
+int plan_cut_by(const struct job_spec *job, const double *costs, int stages, int *ret_stage_first,
+                struct err *e)
 {
     struct groups g;
     if (stages < 1)
@@ -163,10 +165,15 @@ int plan_cut(const struct job_spec *job, int stages, int *ret_stage_first, struc
         ret_stage_first[1] = job->model.layer_count;
         return 0;
     }
-    groups_make(&job->model, &g);
+    groups_make(&job->model, costs, &g);
     int r = stages > g.count ? too_many(&g, stages, e) : 0;
     if (r == 0)
         cut_evenly(&g, stages, least_limit(&g, stages), ret_stage_first);
     groups_done(&g);
     return r;
+}
+
+int plan_cut(const struct job_spec *job, int stages, int *ret_stage_first, struct err *e)
+{
+    return plan_cut_by(job, NULL, stages, ret_stage_first, e);
 }

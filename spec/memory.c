@@ -102,12 +102,14 @@ static void set_facts(const struct job_spec *job, struct layer_facts *all)
 /* ---- a plan ---- */
 
 /* Items of the largest micro-batch of a rank. An ensemble's members each train on their share of a
- * global batch. */
+ * global batch. Slices by speed are at most twice the even one (trainer/share.h). */
 static double rows_at_once(const struct job_spec *job, const struct plan *p)
 {
     double rows = ceil((double)job->fit.batch_size / p->data);
     if (p->parallel.reproducible)
         return ceil((double)job->fit.batch_size / (double)p->parallel.grains);
+    if (p->parallel.shares == SHARES_MEASURED)
+        rows = fmin((double)job->fit.batch_size, 2 * rows + 1);
     return ceil(rows / p->microbatches);
 }
 

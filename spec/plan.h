@@ -139,6 +139,9 @@ void plan_recompute(const struct job_spec *job, struct plan *p, int64_t limit);
  * and says how many stages there can be, when there are too few. One stage is always possible.
  * `ret_stage_first` has room for stages + 1. At most MODEL_MAX_LAYERS layers bound the search. */
 int plan_cut(const struct job_spec *job, int stages, int *ret_stage_first, struct err *e);
+/* The same by costs [layers] that were measured, in any unit. */
+int plan_cut_by(const struct job_spec *job, const double *costs, int stages, int *ret_stage_first,
+                struct err *e);
 int plan_most_stages(const struct model *m); /* 1 of a model without layers */
 
 #endif

@@ -20,6 +20,9 @@
 #include "trainer/data.h"
 #include "trainer/mesh.h"
 
+#define SHARE_MOST  2
+#define SHARE_LEAST 4
+
 /* Samples to work on. */
 struct items {
     const struct dataset *set;
@@ -33,7 +36,8 @@ struct share {
     const struct dataset *set;
     const struct fit *fit;
     int data_rank, data, ensemble;
-    int grains; /* 0: not cut into grains */
+    int grains;      /* 0: not cut into grains */
+    double *weights; /* [data], their sum is 1; NULL: even slices */
     int64_t batch, steps_per_epoch;
     int64_t *ids; /* the epoch's order; owned */
     int64_t own;  /* how many of them: all samples, or the member's */
@@ -48,13 +52,17 @@ void share_items(const struct share *s, int64_t step_in_epoch, struct items *ret
 int64_t share_global_items(const struct share *s, int64_t step_in_epoch);
 int64_t share_steps(const struct share *s); /* of the whole run */
 
+/* Slices follow the data ranks' speeds [data], in items per whatever, the same numbers on every
+ * rank; from the next share_items on. */
+void share_weigh(struct share *s, const double *speeds);
+
 /* The slice [*ret_begin, *ret_end) of `total` items that data rank `rank` of `ranks` takes. */
 void share_slice(int64_t total, int grains, int ranks, int rank, int64_t *ret_begin,
                  int64_t *ret_end);
 
 /* The most items that any rank takes in one step. */
 int64_t share_most(const struct dataset *set, const struct fit *fit, const struct mesh *m,
-                   int grains);
+                   const struct plan *p);
 
 int share_grains(const struct plan *p); /* as share_init wants them */
 

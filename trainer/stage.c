@@ -16,7 +16,7 @@ int stage_microbatches(const struct plan *p)
 int64_t stage_max_rows(const struct job_spec *job, const struct plan *p, const struct mesh *m,
                        const struct dataset *set)
 {
-    int64_t most = share_most(set, &job->fit, m, share_grains(p)), parts = stage_microbatches(p);
+    int64_t most = share_most(set, &job->fit, m, p), parts = stage_microbatches(p);
     return (most + parts - 1) / parts;
 }
 

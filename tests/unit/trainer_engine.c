@@ -365,6 +365,7 @@ static void members_share_the_samples(void **state)
                 char seen[64] = {0};
                 struct dataset set = {.samples = n};
                 struct fit fit = {.epochs = 1, .batch_size = batch, .shuffle = 1, .seed = 9};
+                const struct plan plan = {.data = members};
                 for (int m = 0; m < members; m++) {
                     struct mesh mesh = {.data_rank = m, .data = members, .ensemble = 1};
                     struct share s;
@@ -374,7 +375,7 @@ static void members_share_the_samples(void **state)
                     assert_int_equal(share_steps(&s), (n + batch - 1) / batch);
                     for (int64_t k = 0; k < s.steps_per_epoch; k++) {
                         share_items(&s, k, &it);
-                        assert_in_range(it.count, 0, share_most(&set, &fit, &mesh, 0));
+                        assert_in_range(it.count, 0, share_most(&set, &fit, &mesh, &plan));
                         for (int64_t i = 0; i < it.count; i++) {
                             assert_int_equal(it.ids[i] % members, m);
                             assert_int_equal(seen[it.ids[i]]++, 0);
