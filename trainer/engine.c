@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "trainer/weights.h"
@@ -218,11 +219,17 @@ static void add_figures(struct figures *to, const struct loss_sums *sums, double
 
 struct figures engine_sum(const struct engine *g, int member)
 {
-    struct figures f = {0};
+    struct figures f[PLAN_MAX_RANKS];
+    int data = g->mesh.data, each = g->mesh.ranks / data;
+    memset(f, 0, (size_t)data * sizeof *f);
     for (int r = 0; r < g->mesh.ranks; r++)
-        if (member < 0 || r == member)
-            add_figures(&f, &g->tallies[r].sums, g->tallies[r].items);
-    return f;
+        add_figures(&f[r / each], &g->tallies[r].sums, g->tallies[r].items);
+    if (member >= 0)
+        return f[member];
+    for (int stride = 1; stride < data; stride *= 2)
+        for (int d = 0; d + stride < data; d += 2 * stride)
+            add_figures(&f[d], &f[d + stride].sums, f[d + stride].items);
+    return f[0];
 }
 
 /* Where bits depend on the norm, it may depend on no order. */

@@ -110,7 +110,8 @@ int engine_end_epoch(struct engine *g, int validate, struct epoch_result *ret, s
  * of each last stage. */
 struct loss_sums engine_take_sums(struct engine *g, int count);
 double engine_counted(const struct engine *g, const struct items *items);
-/* Rank order sums of all ranks' tallies, or of one member's. */
+/* All ranks' tallies to all of them. Their sums, in the tree over data ranks that everything is
+ * summed in (comm.h), or one member's. */
 int engine_exchange(struct engine *g, const struct tally *mine, struct err *e);
 struct figures engine_sum(const struct engine *g, int member); /* -1: all */
 

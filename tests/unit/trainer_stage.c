@@ -271,6 +271,52 @@ static void sums_need_all_micro_batches(void **state)
     gang_close(&g);
 }
 
+/* ---- reproducible ---- */
+
+static const struct plan MESHES[] = {
+    {.kind = STRATEGY_MIRRORED, .data = 2},
+    {.kind = STRATEGY_MIRRORED, .data = 4, .zero = 2},
+    {.kind = STRATEGY_MIRRORED, .data = 8, .zero = 3},
+    {.kind = STRATEGY_PIPELINE, .pipeline = 3, .schedule = SCHEDULE_GPIPE},
+    {.kind = STRATEGY_PIPELINE, .data = 2, .pipeline = 2, .schedule = SCHEDULE_GPIPE},
+    {.kind = STRATEGY_PIPELINE, .data = 4, .pipeline = 2, .schedule = SCHEDULE_GPIPE, .zero = 1},
+};
+
+static void check_meshes(const char *job, unsigned char *recompute)
+{
+    struct outcome want, got;
+    struct plan alone = {0};
+    parallel_set_defaults(&alone.parallel);
+    alone.parallel.reproducible = 1;
+    run_plan(job, &alone, &want);
+    for (size_t i = 0; i < ARRAY_LEN(MESHES); i++) {
+        struct plan p = MESHES[i];
+        p.parallel = alone.parallel;
+        p.recompute = i % 2 ? recompute : NULL;
+        say("reproducible", &p);
+        run_plan(job, &p, &got);
+        assert_int_equal(got.steps, want.steps);
+        for (size_t k = 0; k < got.steps; k++)
+            assert_true(got.loss[k] == want.loss[k]);
+        for (size_t k = 0; k < got.epochs; k++)
+            assert_true(got.val_loss[k] == want.val_loss[k]);
+        assert_int_equal(got.weights.len, want.weights.len);
+        assert_memory_equal(got.weights.data, want.weights.data, want.weights.len);
+        buf_done(&got.weights);
+    }
+    buf_done(&want.weights);
+}
+
+static void reproducible_runs_have_the_same_bits(void **state)
+{
+    (void)state;
+    static unsigned char ALL[LAYERS + 2];
+    memset(ALL, 1, sizeof ALL);
+    check_meshes(PLAIN, ALL);
+    check_meshes(ROUNDED, ALL);
+    check_meshes(RESIDUAL, ALL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +327,7 @@ int main(void)
         cmocka_unit_test(batch_moments_are_the_whole_batchs),
         cmocka_unit_test(computing_sums_again_changes_no_bit),
         cmocka_unit_test(sums_need_all_micro_batches),
+        cmocka_unit_test(reproducible_runs_have_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
