@@ -1,33 +1,52 @@
 /* batch.h: samples from the data set into the device's buffers. The model's leading rescaling
- * layers are applied on the way, a few rows at a time, while they are in the cache. */
+ * layers are applied on the way, a few rows at a time, while they are in the cache.
+ *
+ * Where data is streamed, or the device has memory of its own, a thread (loader.h) fetches and
+ * rescales what was announced while the rank works on what it has. Ranks are bound to their cores,
+ * so that the thread gives only what fetching waits for, and takes two switches: of data in memory
+ * it would cost a seventh of the time of a small step. Streamed data is therefore fetched ahead as
+ * long as fetching is slow; what the page cache has is not. A thread of a device's rank has the
+ * core to itself, and is always used.
+ */
 #ifndef TRAINYARD_TRAINER_BATCH_H
 #define TRAINYARD_TRAINER_BATCH_H
 
+#include "trainer/loader.h"
 #include "trainer/net.h"
 #include "trainer/share.h"
 
 struct batch {
     const struct net *net;
     int64_t max_rows, feature_size, target_size;
-    int64_t positions;     /* rows of the loss per item */
-    float *staging;        /* host, where the device cannot read host memory */
-    int32_t *classes;      /* device [max_rows, target_size], or NULL */
-    float *targets;        /* device [max_rows, target_size], or NULL */
-    int32_t *host_classes; /* where the device has memory of its own */
-    float *host_targets;
+    int64_t positions;              /* rows of the loss per item */
+    int is_first, is_last;          /* this rank has the model's first chunk, the last */
+    float *staging;                 /* host, where the device cannot read host memory */
+    int32_t *classes;               /* device [max_rows, target_size], or NULL */
+    float *targets;                 /* device [max_rows, target_size], or NULL */
+    void *host_targets;             /* where the device has memory of its own */
+    struct loader *loader;          /* NULL: none */
+    int64_t fetch_ns[LOADER_LANES]; /* what a fetch takes of late */
 };
 
+/* Of one rank, on the device and where the loader has it. */
 size_t batch_bytes(const struct net *n, const struct dataset *set, int64_t max_rows);
 int batch_init(struct batch *b, const struct net *n, const struct dataset *set, int64_t max_rows,
                struct err *e);
 void batch_done(struct batch *b);
 
-/* Features of items [begin, begin + n) into x [n, feature_size]; for the first stage. */
+/* Features of items [begin, begin + n) into x [n, feature_size]; for the first stage. ERR_CORRUPT
+ * for a token id that the model's embedding does not have: it would be looked up past its table. */
 int batch_features(struct batch *b, const struct items *items, int64_t begin, int64_t n, float *x,
                    struct err *e);
 /* Their labels into b->classes or b->targets; for the last stage. ERR_CORRUPT for a class that the
  * model does not have: it would index past its outputs. */
 int batch_targets(struct batch *b, const struct items *items, int64_t begin, int64_t n,
                   struct err *e);
+
+#define BATCH_SLOW_NS 200000 /* fetches that take longer are worth the thread */
+
+/* The next call for features, or for targets, will be for these; n 0: nothing is known. */
+void batch_expect_features(struct batch *b, const struct items *items, int64_t begin, int64_t n);
+void batch_expect_targets(struct batch *b, const struct items *items, int64_t begin, int64_t n);
 
 #endif

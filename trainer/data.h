@@ -56,6 +56,7 @@ struct dataset {
     int64_t target_size;
     int64_t positions; /* rows of output that the loss compares per sample; 1, or T */
     int is_one_hot;    /* labels are classes, the targets rows with a 1 in their place */
+    int is_ahead;      /* this split or the other is streamed: it pays to fetch ahead */
     struct data_rows features, labels;
 };
 

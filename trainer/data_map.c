@@ -199,6 +199,8 @@ static int use_map(struct prepared *p, const struct data_store *store,
         return r;
     p->train = dataset_of(&h.train, &o);
     p->validation = dataset_of(&h.validation, &o);
+    p->train.is_ahead = data_is_streamed(&p->train) || data_is_streamed(&p->validation);
+    p->validation.is_ahead = p->train.is_ahead;
     memcpy(p->note, h.note, sizeof p->note - 1);
     return 0;
 }

@@ -332,12 +332,25 @@ static int any_stop(const struct engine *g)
     return 0;
 }
 
+/* Its data may be fetched beside this step's work. */
+static void expect_step(struct engine *g, int64_t step_in_epoch)
+{
+    struct items next;
+    if (step_in_epoch >= g->share.steps_per_epoch || g->step + 1 >= g->steps) {
+        stage_expect(&g->stage, NULL);
+        return;
+    }
+    share_items(&g->share, step_in_epoch, &next);
+    stage_expect(&g->stage, &next);
+}
+
 int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret, struct err *e)
 {
     struct items items;
     struct tally mine;
     comm_set_step(g->mesh.world, g->step + 1);
     share_items(&g->share, step_in_epoch, &items);
+    expect_step(g, step_in_epoch + 1);
     int r = train_share(g, &items, e);
     if (r < 0)
         return r;

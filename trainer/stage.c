@@ -36,9 +36,7 @@ size_t stage_bytes(const struct stage *s, const struct dataset *set)
                  (size_t)s->microbatches * sizeof *s->sums;
     for (int c = 0; c < s->net.chunk_count; c++)
         sum += (size_t)s->chunks[c].frame_count * s->layouts[c].frame_bytes;
-    if (s->mesh->stage == s->mesh->stages - 1)
-        sum += batch_bytes(&s->net, set, s->max_rows);
-    return sum;
+    return sum + batch_bytes(&s->net, set, s->max_rows);
 }
 
 /* ---- setting up ---- */

@@ -41,6 +41,7 @@ struct stage {
     struct frame_work work;
     struct layer_partials partials; /* of the layer at work */
     struct batch batch;
+    struct items next;      /* of the step after this one; count 0: not known */
     double *leaves;         /* device [microbatches, leaf]: the sums of one bar */
     int leaf;               /* the most of them that a bar has */
     int64_t max_rows;       /* items of the largest micro-batch */
@@ -62,6 +63,10 @@ int stage_init(struct stage *s, const struct job_spec *job, const struct plan *p
                const struct mesh *m, const struct dataset *set, struct err *e);
 void stage_done(struct stage *s);                                     /* safe on a zeroed struct */
 size_t stage_bytes(const struct stage *s, const struct dataset *set); /* without the net's arenas */
+
+/* The step after the next stage_train() will be on these items, whose data may be fetched meanwhile.
+ * Their ids must hold until then. NULL: there is none, or another epoch begins. */
+void stage_expect(struct stage *s, const struct items *next);
 
 /* Forward and backward of `items`, which gives the sum of their gradients to `hook` (zeroes where
  * there are none) and adds to the sums. */

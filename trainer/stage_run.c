@@ -71,6 +71,35 @@ static size_t bytes_of(const struct turn *t, int out, int packed)
            (packed ? sizeof(uint16_t) : sizeof(float));
 }
 
+/* ---- looking ahead ---- */
+
+typedef void expect(struct batch *b, const struct items *items, int64_t begin, int64_t n);
+
+static int expect_first(struct stage *s, const struct items *items, int from, expect *tell)
+{
+    for (int j = from; j < s->microbatches; j++) {
+        int64_t begin, end;
+        order_slice(items->count, s->microbatches, j, &begin, &end);
+        if (end > begin) {
+            tell(&s->batch, items, begin, end - begin);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* After micro-batch j comes the next one that has items, or the first of the next step. */
+static void look_ahead(const struct run *r, int j, expect *tell)
+{
+    if (!expect_first(r->s, r->items, j + 1, tell) && r->s->next.count > 0)
+        expect_first(r->s, &r->s->next, 0, tell);
+}
+
+void stage_expect(struct stage *s, const struct items *next)
+{
+    s->next = next ? *next : (struct items){0};
+}
+
 /* ---- forward ---- */
 
 /* Fills the frame with items [begin, end). */
@@ -124,6 +153,8 @@ static int forward_part(const struct run *r, int chunk, int j, int i, struct err
         status = take_input(&t, begin, end, e);
     if (status < 0)
         return status;
+    if (i == 0 && is_first(&t))
+        look_ahead(r, j, batch_expect_features);
     comm_progress(r->s->mesh->world);
     status = layers_forward(&t.p, i == 0 ? y->first : y->bars[i - 1],
                             i < y->bar_count ? y->bars[i] : y->last, e);
@@ -160,6 +191,8 @@ static int take_gradient(const struct turn *t, struct err *e)
     if (!is_last(t))
         return line->verbs->recv(line, next_of(s->mesh), s->work.gradient[0], bytes_of(t, 1, 0), e);
     int status = batch_targets(&s->batch, t->run->items, t->begin, f->rows, e);
+    if (status == 0)
+        look_ahead(t->run, t->p.j, batch_expect_targets);
     if (status == 0)
         stage_loss(s, s->net.fused, f->rows, outputs(t), s->work.gradient[0], s->sums + t->p.j);
     return status;
@@ -278,8 +311,27 @@ static struct pieces pieces_of(const struct stage *s, const struct items *items)
     return (struct pieces){s->parts, (int)((largest + s->max_rows - 1) / s->max_rows)};
 }
 
-static int finish_outputs(const struct turn *t, int part, const struct stage_visit *visit,
-                          struct err *e)
+/* Items [*ret_begin, *ret_end) of piece k. */
+static void piece(const struct run *r, const struct pieces *cut, int k, int64_t *ret_begin,
+                  int64_t *ret_end)
+{
+    int64_t begin, end;
+    order_slice(r->items->count, cut->parts, k / cut->of_part, &begin, &end);
+    begin += k % cut->of_part * r->s->max_rows;
+    *ret_begin = begin < end ? begin : end;
+    *ret_end = *ret_begin + r->s->max_rows < end ? *ret_begin + r->s->max_rows : end;
+}
+
+static void look_past_piece(const struct run *r, const struct pieces *cut, int k, expect *tell)
+{
+    int64_t begin = 0, end = 0;
+    while (++k < cut->parts * cut->of_part && begin == end)
+        piece(r, cut, k, &begin, &end);
+    tell(&r->s->batch, r->items, begin, end - begin);
+}
+
+static int finish_outputs(const struct turn *t, const struct pieces *cut, int k,
+                          const struct stage_visit *visit, struct err *e)
 {
     struct stage *s = t->run->s;
     int64_t rows = t->p.frame->rows;
@@ -288,7 +340,8 @@ static int finish_outputs(const struct turn *t, int part, const struct stage_vis
     int status = batch_targets(&s->batch, t->run->items, t->begin, rows, e);
     if (status < 0)
         return status;
-    stage_loss(s, s->net.fused, rows, outputs(t), NULL, s->sums + part);
+    look_past_piece(t->run, cut, k, batch_expect_targets);
+    stage_loss(s, s->net.fused, rows, outputs(t), NULL, s->sums + k / cut->of_part);
     return visit ? visit->outputs(visit->context, outputs(t), rows, e) : 0;
 }
 
@@ -297,20 +350,18 @@ static int evaluate_piece(const struct run *r, const struct pieces *cut,
                           struct err *e)
 {
     struct turn t = turn_of(r, pass->chunk, 0);
-    int part = pass->microbatch / cut->of_part;
     int64_t begin, end;
-    order_slice(r->items->count, cut->parts, part, &begin, &end);
-    begin += pass->microbatch % cut->of_part * r->s->max_rows;
-    begin = begin < end ? begin : end;
-    end = begin + r->s->max_rows < end ? begin + r->s->max_rows : end;
+    piece(r, cut, pass->microbatch, &begin, &end);
     int status = take_input(&t, begin, end, e);
     if (status < 0)
         return status;
+    if (is_first(&t))
+        look_past_piece(r, cut, pass->microbatch, batch_expect_features);
     comm_progress(r->s->mesh->world);
     status = layers_forward(&t.p, t.p.layout->first, t.p.layout->last, e);
     if (status == 0)
         status = pass_output_on(&t, e);
-    return status < 0 ? status : finish_outputs(&t, part, visit, e);
+    return status < 0 ? status : finish_outputs(&t, cut, pass->microbatch, visit, e);
 }
 
 int stage_evaluate(struct stage *s, const struct items *items, const struct layers_hook *hook,

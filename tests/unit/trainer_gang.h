@@ -45,7 +45,7 @@ struct gang {
     struct launch launch;
     char *roots[2];
     int first[MODEL_MAX_LAYERS + 1]; /* plan.stage_first */
-    int report, memory, data;
+    int report, memory, data, spool;
     pid_t pids[GANG_MAX];
     int status[GANG_MAX]; /* exit status, or minus the signal */
     json_t *lines;        /* the report, after gang_end */
@@ -109,7 +109,8 @@ static void gang_open_plan(struct gang *g, const json_t *doc, const struct plan 
     g->report = open(path, O_CREAT | O_APPEND | O_RDWR | O_CLOEXEC, 0600);
     g->memory = memfd_create("gang", MFD_CLOEXEC);
     g->data = memfd_create("data", MFD_CLOEXEC);
-    assert_true(g->report >= 0 && g->memory >= 0 && g->data >= 0);
+    g->spool = open(g->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    assert_true(g->report >= 0 && g->memory >= 0 && g->data >= 0 && g->spool >= 0);
 }
 
 /* A mesh of data x pipeline; `kind` says what the data coordinate means. */
@@ -128,7 +129,7 @@ static inline void gang_open(struct gang *g, const json_t *doc, enum strategy_ki
 static struct engine_fds gang_fds(const struct gang *g)
 {
     return (struct engine_fds){
-        .report = g->report, .gang = g->memory, .data = g->data, .spool = -1};
+        .report = g->report, .gang = g->memory, .data = g->data, .spool = g->spool};
 }
 
 static int gang_prepare(struct gang *g)
@@ -201,6 +202,7 @@ static void gang_close(struct gang *g)
     close(g->report);
     close(g->memory);
     close(g->data);
+    close(g->spool);
     file_remove_tree(g->dir, &e);
 }
 
@@ -255,7 +257,7 @@ static inline void gang_run(struct gang *g)
 }
 
 /* A file that the gang has left. */
-static void read_whole(const struct gang *g, const char *name, struct buf *ret)
+static inline void read_whole(const struct gang *g, const char *name, struct buf *ret)
 {
     char path[160];
     struct err e;
