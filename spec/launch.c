@@ -345,7 +345,7 @@ static void check_launch(struct decoding *d, const struct launch *l, const struc
     if (d->faults->total > 0)
         return;
     check_ranks(d, l, at);
-    int layers = l->plan.stage_first[l->plan.pipeline];
+    int layers = l->plan.stage_first[plan_stages(&l->plan)];
     if (layers != l->spec->model.layer_count)
         field_fault(d, FIELD_WHERE(at, "plan"), "invalid", NULL,
                     "The plan's stages end at layer %d, but the model has %d.", layers,

@@ -96,13 +96,15 @@ static void say_failed(const struct shim *s, struct summary *m)
 static void say_spawn(const struct shim *s, struct summary *m)
 {
     char text[ATTEMPT_REASON_MAX];
-    const char *node = s->launch.node ? s->launch.node : "this node";
+    const char *node = s->launch.node ? s->launch.node : "", *on = *node ? " on node " : "";
+    size_t n = strlen(s->spawn_error.text);
+    const char *stop = n > 0 && s->spawn_error.text[n - 1] == '.' ? "" : ".";
     if (s->spawn_rank >= 0)
-        snprintf(text, sizeof text, "Rank %d could not be started on node %.200s: %s.",
-                 s->spawn_rank, node, s->spawn_error.text);
+        snprintf(text, sizeof text, "Rank %d could not be started%s%.200s: %s%s", s->spawn_rank, on,
+                 node, s->spawn_error.text, stop);
     else
-        snprintf(text, sizeof text, "The attempt could not be started on node %.200s: %s.", node,
-                 s->spawn_error.text);
+        snprintf(text, sizeof text, "The attempt could not be started%s%.200s: %s%s", on, node,
+                 s->spawn_error.text, stop);
     say(m, "spawn_failed", "spawn_failed", text);
     m->spawn_rank = s->spawn_rank;
     m->retryable = !s->spawn_final;

@@ -88,7 +88,7 @@ fits() { # NAME MESH
 
 # All of the table at once, 8 devices at a time.
 run_table() { # NAME
-  local name=$1 ids=() what=() n mesh i
+  local name=$1 ids=() what=() n mesh i said
   while read -r n mesh; do
     fits "$name" "$mesh" || continue
     ids+=("$(submit "$(with_strategy "$name" "$n" "$mesh")")")
@@ -96,8 +96,8 @@ run_table() { # NAME
   done <<<"$meshes"
   for i in "${!ids[@]}"; do
     wait_end "${ids[$i]}" succeeded 300 || { echo "$name, ${what[$i]}" >&2; return 1; }
-    echo "# $name, ${what[$i]}: $(compare "$name" "${ids[$i]}")" >&3 || return 1
-    compare "$name" "${ids[$i]}" >/dev/null || { echo "$name, ${what[$i]}" >&2; return 1; }
+    said=$(compare "$name" "${ids[$i]}") || { echo "$name, ${what[$i]}: $said" >&2; return 1; }
+    echo "# $name, ${what[$i]}: $said" >&3
   done
 }
 
