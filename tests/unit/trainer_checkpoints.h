@@ -48,7 +48,8 @@ static inline int save_steps(struct engine *n, struct checkpoints *c, int64_t ev
     early_stopping_init(&at.early, &n->job->fit.early_stopping);
     for (; r == 0 && is_whole && n->step < n->steps; at.epoch++) {
         engine_begin_epoch(n, at.epoch);
-        for (int64_t k = 0; r == 0 && is_whole && k < n->share.steps_per_epoch; k++) {
+        for (int64_t k = 0;
+             r == 0 && is_whole && n->step < n->steps && k < n->share.steps_per_epoch; k++) {
             checkpoints_before_step(c);
             r = engine_step(n, k, &result, e);
             at.step_in_epoch = k + 1;
