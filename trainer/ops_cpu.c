@@ -232,23 +232,29 @@ static void cpu_activate_backward(enum activation f, int64_t rows, int64_t cols,
 
 /* ---- dropout ---- */
 
+/* Numbers [from, from + n) of the row whose blocks begin at `first`. */
+static void drop_run(const struct dropout_args *a, uint64_t first, uint64_t from, int64_t n,
+                     const float *x, float *y)
+{
+    float scale = 1.0f / (1.0f - a->rate);
+    uint32_t word[4] = {0};
+    for (int64_t c = 0; c < n; c++) {
+        uint64_t at = from + (uint64_t)c;
+        if (c == 0 || at % 4 == 0)
+            random_words(a->seed, RANDOM_DROPOUT, a->stream, first + at / 4, word);
+        y[c] = random_unit(word[at % 4]) >= a->rate ? x[c] * scale : 0.0f;
+    }
+}
+
 static void cpu_dropout(const struct dropout_args *a, int64_t rows, int64_t cols, const float *x,
                         float *y)
 {
-    float scale = 1.0f / (1.0f - a->rate);
-    uint64_t blocks = ((uint64_t)(cols / a->width * a->columns) + 3) / 4;
-    for (int64_t r = 0; r < rows; r++) {
-        uint64_t first = (uint64_t)(a->position + r) * blocks, block = UINT64_MAX;
-        uint32_t word[4] = {0};
-        for (int64_t c = 0; c < cols; c++) {
-            uint64_t at = (uint64_t)(c / a->width * a->columns + a->first_column + c % a->width);
-            if (at / 4 != block)
-                random_words(a->seed, RANDOM_DROPOUT, a->stream, first + at / 4, word);
-            block = at / 4;
-            int64_t i = r * cols + c;
-            y[i] = random_unit(word[at % 4]) >= a->rate ? x[i] * scale : 0.0f;
-        }
-    }
+    int64_t positions = cols / a->width;
+    uint64_t blocks = ((uint64_t)(positions * a->columns) + 3) / 4;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t p = 0; p < positions; p++, x += a->width, y += a->width)
+            drop_run(a, (uint64_t)(a->position + r) * blocks,
+                     (uint64_t)(p * a->columns + a->first_column), a->width, x, y);
 }
 
 static void cpu_copy_columns(int64_t rows, int64_t cols, const float *from, int64_t from_width,

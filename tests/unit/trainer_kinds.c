@@ -94,6 +94,7 @@ static struct bench *bench_open(const char *input, const char *layers)
         .position = 2,
         .in = b->layer->in.size[b->layer->in.dims - 1],
         .out = b->layer->out.size[b->layer->out.dims - 1],
+        .columns = b->layer->in.size[b->layer->in.dims - 1],
         .x = b->x,
         .other = b->layer->type == LAYER_ADD ? b->other : NULL,
         .y = b->y,
