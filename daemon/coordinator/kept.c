@@ -3,8 +3,8 @@
  * A node says which directories it has; it is told which of those to remove. What is on the record
  * stays. Of the rest, what a running attempt may just be writing or have written is left alone:
  * everything that is not older than the newest one on the record. Of a job that is not about to run
- * all that is not on the record goes. A node's list may be older than the record, never the other
- * way round harmful: what it lists and the record has not is an earlier course, or was dropped.
+ * all that is not on the record goes. A list that is older than the record does no harm: it lacks
+ * names, and what it names was there before.
  */
 #include "daemon/coordinator/kept.h"
 

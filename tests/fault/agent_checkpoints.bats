@@ -113,3 +113,14 @@ END
     [ "$(seen_field "$B" exit.outcome)" = spawn_failed ]
     [ -z "$(ls -A "$T/elsewhere")" ]
 }
+
+@test "a checkpoint directory that is full is trouble, and one that has room again is none" {
+    mount -t tmpfs -o size=4m,mode=711 tmpfs "$T/ck" 2>/dev/null || skip "no right to mount"
+    head -c 4000000 /dev/zero >"$T/ck/ballast" || true
+    start_agent --checkpoint-dir "$T/ck"
+    wait_for 40 eval 'jq -e ".trouble | startswith(\"The disk of its checkpoint directory\")" "$T/c/last.json"'
+    rm "$T/ck/ballast"
+    wait_for 60 eval 'jq -e ".trouble == null" "$T/c/last.json"'
+    kill_agent
+    umount "$T/ck"
+}

@@ -37,6 +37,7 @@ static json_t *ask(json_t *take_body)
     if (r.status != 200)
         fail_msg("%d %s %s", r.status, r.code, r.detail);
     json_t *answer = json_incref(r.body);
+    last_seen = json_integer_value(json_object_get(answer, "seen"));
     service_reply_done(&r);
     end_turn();
     return answer;
@@ -542,6 +543,22 @@ static void what_waits_is_suspended_at_once(void **state)
     expect_job(other, "cancelled", "cancelled");
 }
 
+static void what_has_not_begun_is_suspended_as_well(void **state)
+{
+    (void)state;
+    node_says("n1", NULL);
+    CLEANUP(mem_freep) char *id = new_job(TRAINING(""));
+    expect_job(id, "starting", "starting");
+    assert_int_equal(post(service_job_suspend, id, NULL), 200);
+    expect_job(id, "stopping", "suspended");
+    json_auto_t *wish = wish_of("n1", id); /* it had not heard of it */
+    if (wish)
+        assert_string_equal(deed(wish), "stop");
+    node_says("n1", NULL);
+    expect_job(id, "suspended", "suspended");
+    assert_int_equal(free_devices(), 2);
+}
+
 static void a_job_at_rest_can_be_suspended(void **state)
 {
     (void)state;
@@ -723,6 +740,7 @@ int main(void)
         T(a_command_is_not_run_twice_unasked),
         T(suspended_and_resumed),
         T(what_waits_is_suspended_at_once),
+        T(what_has_not_begun_is_suspended_as_well),
         T(a_job_at_rest_can_be_suspended),
         T(a_cancel_overtakes_a_suspend),
         T(what_would_lose_its_work_is_not_suspended),
