@@ -186,7 +186,7 @@ static char (*list_jobs(int root, size_t *ret_count))[ID_SIZE]
 
 static void add_job(int root, const char *job, json_t *held)
 {
-    int dir;
+    int dir = -1;
     struct err e;
     int r = open_job(root, job, &dir, &e);
     json_t *names = r == 0 ? names_in(dir) : NULL;
