@@ -97,27 +97,33 @@ bench_list() {
   end
 }
 
-bench_allreduce() {
-  local mpi="" size ours theirs i
-  if command -v mpicc >/dev/null; then
-    mkdir -p "$BUILD/tests/bench/peers"
-    mpi=$BUILD/tests/bench/peers/allreduce_mpi
-    mpicc -O2 -o "$mpi" tests/bench/peers/allreduce_mpi.c
-  fi
+# sums NAME TRANSPORT MPI_OPTIONS: our all-reduce and Open MPI's, through the same medium
+sums() {
+  local name=$1 transport=$2 mpi=$BUILD/tests/bench/peers/allreduce_mpi size ours theirs i
+  shift 2
   for i in $(seq "$RUNS"); do
-    "$BUILD/tests/bench/allreduce" 2 >>/tmp/bench-ours.$$
-    [ -n "$mpi" ] && OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --bind-to core -n 2 "$mpi" >>/tmp/bench-mpi.$$ 2>/dev/null
+    "$BUILD/tests/bench/allreduce" 2 "$transport" >>/tmp/bench-ours.$$
+    [ -x "$mpi" ] && OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --bind-to core "$@" -n 2 "$mpi" >>/tmp/bench-mpi.$$ 2>/dev/null
   done
   for size in 4096 409600 4194304; do
     ours=$(jq -r ".\"$size\"" /tmp/bench-ours.$$ | median)
-    if [ -n "$mpi" ]; then
+    if [ -x "$mpi" ]; then
       theirs=$(jq -r ".\"$size\"" /tmp/bench-mpi.$$ | median)
-      row "all-reduce of $size bytes, 2 ranks" "$ours us" "Open MPI $theirs us, ours/theirs $(ratio "$ours" "$theirs")"
+      row "all-reduce of $size bytes, 2 ranks, $name" "$ours us" "Open MPI $theirs us, ours/theirs $(ratio "$ours" "$theirs")"
     else
-      row "all-reduce of $size bytes, 2 ranks" "$ours us" "Open MPI: install openmpi-bin libopenmpi-dev to compare"
+      row "all-reduce of $size bytes, 2 ranks, $name" "$ours us" "Open MPI: install openmpi-bin libopenmpi-dev to compare"
     fi
   done
   rm -f /tmp/bench-*.$$
+}
+
+bench_allreduce() {
+  if command -v mpicc >/dev/null; then
+    mkdir -p "$BUILD/tests/bench/peers"
+    mpicc -O2 -o "$BUILD/tests/bench/peers/allreduce_mpi" tests/bench/peers/allreduce_mpi.c
+  fi
+  sums "shared memory" shm
+  sums "tcp (ours with tags)" tcp --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo
 }
 
 # samples/s of a job of the reference MLP: all samples over the time between its first and its last step
