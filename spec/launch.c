@@ -340,11 +340,42 @@ static void check_ranks(struct decoding *d, const struct launch *l, const struct
     free(seen);
 }
 
+static int is_here(const struct launch *l, const struct launch_rank *r)
+{
+    return !r->node || strcmp(r->node, l->node) == 0;
+}
+
+static void keep_own_ranks(struct launch *l)
+{
+    int kept = 0;
+    for (int i = 0; i < l->rank_count; i++) {
+        if (is_here(l, &l->ranks[i]))
+            l->ranks[kept++] = l->ranks[i];
+        else
+            free(l->ranks[i].node);
+    }
+    l->rank_count = kept;
+}
+
+static void check_nodes(struct decoding *d, const struct launch *l, const struct where *at)
+{
+    int here = 0;
+    for (int i = 0; i < l->rank_count; i++)
+        here += is_here(l, &l->ranks[i]);
+    const struct where *list = FIELD_WHERE(at, "ranks");
+    if (here == 0)
+        field_fault(d, list, "invalid", NULL, "No rank is of this node, %s.", l->node);
+    else if (here < l->rank_count && l->transport == TRANSPORT_SHM)
+        field_fault(d, list, "invalid", NULL,
+                    "Ranks of several nodes need \"transport\": \"tcp\".");
+}
+
 static void check_launch(struct decoding *d, const struct launch *l, const struct where *at)
 {
     if (d->faults->total > 0)
         return;
     check_ranks(d, l, at);
+    check_nodes(d, l, at);
     int layers = l->plan.stage_first[plan_stages(&l->plan)];
     if (layers != l->spec->model.layer_count)
         field_fault(d, FIELD_WHERE(at, "plan"), "invalid", NULL,
@@ -363,9 +394,11 @@ int launch_from_json(const json_t *doc, struct launch *ret, struct err *e)
     int r = field_first_fault(&faults, "the launch document", e);
     faults_done(&faults);
     faults_done(&warnings);
-    if (r < 0)
+    if (r < 0) {
         launch_done(&l);
-    else
-        *ret = l;
-    return r;
+        return r;
+    }
+    keep_own_ranks(&l);
+    *ret = l;
+    return 0;
 }

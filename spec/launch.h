@@ -20,7 +20,7 @@ struct launch_rank {
     int device;
     enum device_kind kind;
     int cpu;    /* core to bind to, or -1 */
-    char *node; /* where it runs; NULL: on this node */
+    char *node; /* this one, where the document says so; else NULL */
 };
 
 /* A checkpoint that the attempt may go on from: the directory "<checkpoints>/<name>". */
@@ -49,7 +49,8 @@ struct launch {
     int master_port;      /* where rank 0 listens when the transport is tcp */
     int64_t time_limit_s; /* 0: none */
     int64_t grace_s;
-    struct launch_rank *ranks;
+    struct launch_rank *ranks; /* of this node; those that the document lists for others are checked
+                                  and left out */
     int rank_count;
     char **data_roots;
     int data_root_count;

@@ -19,9 +19,8 @@
 #include "spec/plan.h"
 #include "trainer/comm_tcp.h"
 
-#define SMALL    (64 * 1024) /* bytes: what a member may get at once in a small sum */
-#define ALIGN    64
-#define FLUSH_US 2000000 /* for the last words to arrive */
+#define SMALL (64 * 1024) /* bytes: what a member may get at once in a small sum */
+#define ALIGN 64
 
 struct tcp_comm {
     struct comm base;
@@ -264,114 +263,18 @@ static struct tcp_channel *channel(const struct tcp_comm *c, int with)
     return c->channels[c->base.size == 2 || is_next ? 0 : 1];
 }
 
-static struct tcp_head message(uint64_t number, size_t bytes)
-{
-    return (struct tcp_head){
-        .what = TCP_MESSAGE,
-        .call = {.verb = VERB_SEND, .number = number, .count = bytes},
-        .bytes = bytes,
-    };
-}
-
-/* What the socket has not taken, behind what waits already. */
-static void queue_rest(struct tcp *t, struct tcp_channel *h, struct tcp_move *m)
-{
-    struct tcp_queued *q = &h->queue[h->queued];
-    size_t bytes = (size_t)m->head.bytes;
-    if (!q->wire)
-        q->wire = mem_alloc(tcp_frame_bytes(t->message_bytes));
-    if (m->fed < bytes) {
-        tcp_seal_feed(&m->seal, m->buf + m->fed, bytes - m->fed);
-        tcp_seal_end(&m->seal);
-    }
-    memcpy(q->wire, m->seal.head, TCP_FRAME_HEAD);
-    memcpy(q->wire + TCP_FRAME_HEAD, m->buf, bytes);
-    memcpy(q->wire + TCP_FRAME_HEAD + bytes, m->seal.tag, bytes ? TCP_TAG : 0);
-    q->bytes = tcp_frame_bytes(bytes);
-    q->sent = m->at;
-    h->queued++;
-}
-
-/* Under the channel's mutex. As much as the socket takes goes at once; the watcher sends the rest.
- */
-static void start_message(struct tcp *t, struct tcp_channel *h, const void *buf, size_t bytes)
-{
-    struct tcp_head head = message(++h->given, bytes);
-    struct tcp_move m;
-    int some = 1;
-    tcp_move_send(&m, &h->link, &head, buf);
-    while (h->queued == 0 && !m.is_done && some) {
-        some = 0;
-        if (tcp_push(&m, &some) != 0)
-            h->is_broken = 1;
-    }
-    if (!m.is_done && !h->is_broken)
-        queue_rest(t, h, &m);
-}
-
-static void wait_tick(pthread_cond_t *changed, pthread_mutex_t *mutex)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += TCP_TICK_MS * 1000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(changed, mutex, &until);
-}
-
-static int wait_room(struct tcp_comm *c, struct tcp_channel *h, struct err *e)
-{
-    struct tcp *t = c->t;
-    int64_t since = clock_boottime_us();
-    char where[TCP_WHERE_SIZE];
-    while (h->queued == TCP_QUEUE && !h->is_broken && !tcp_is_over(t)) {
-        int64_t news = __atomic_load_n(&t->news_us, __ATOMIC_RELAXED);
-        if (clock_boottime_us() - (news > since ? news : since) > t->deadline_us)
-            return err_set(e, ERR_TIMEOUT,
-                           "Rank %d waited %.3g s %s for rank %d, and nothing moved in the gang.",
-                           t->rank, (double)t->deadline_us * 1e-6, tcp_where(t, "send", where),
-                           h->link.peer);
-        wait_tick(&h->room, &h->mutex);
-    }
-    return 0;
-}
-
 static int tcp_send(struct comm *base, int to, const void *buf, size_t bytes, struct err *e)
 {
     struct tcp_comm *c = self(base);
-    struct tcp_channel *h = channel(c, to);
-    if (bytes > c->t->message_bytes)
-        BUG("a message of %zu bytes", bytes);
-    pthread_mutex_lock(&h->mutex);
-    int r = wait_room(c, h, e), is_over = tcp_is_over(c->t);
-    if (r == 0 && !is_over)
-        start_message(c->t, h, buf, bytes);
-    int is_broken = h->is_broken, waits = h->queued;
-    pthread_mutex_unlock(&h->mutex);
-    if (waits)
-        tcp_wake(c->t);
     struct tcp_place p = {c->t, base, "send"};
-    return r < 0 || (!is_over && !is_broken) ? r : tcp_say_ended(&p, h->link.peer, ECONNRESET, e);
+    return tcp_message_send(&p, channel(c, to), buf, bytes, e);
 }
 
 static int tcp_recv(struct comm *base, int from, void *buf, size_t bytes, struct err *e)
 {
     struct tcp_comm *c = self(base);
-    struct tcp_channel *h = channel(c, from);
-    if (bytes > c->t->message_bytes)
-        BUG("a message of %zu bytes", bytes);
-    struct tcp_head head = message(++h->taken, bytes);
     struct tcp_place p = {c->t, base, "recv"};
-    tcp_move_recv(&c->moves[0], &h->link, &head, buf);
-    int r = tcp_moves(&p, c->moves, 1, c->polls, e);
-    if (r == ERR_INTERNAL && c->moves[0].head.call.verb == VERB_SEND) {
-        char name[TCP_NAME_SIZE];
-        tcp_name(c->t, h->link.peer, name);
-        name[0] = 'R';
-        err_set(e, ERR_INTERNAL, "%s sent %llu bytes where rank %d expects %zu.", name,
-                (unsigned long long)c->moves[0].head.bytes, c->t->rank, bytes);
-    }
-    return r;
+    return tcp_message_recv(&p, channel(c, from), buf, bytes, e);
 }
 
 /* ---- groups ---- */
@@ -401,13 +304,11 @@ static struct tcp_comm *new_comm(struct tcp *t, enum comm_family family, const i
     return c;
 }
 
-static void close_channel(struct tcp *t, struct tcp_channel *h);
-
 static void free_comm(struct tcp_comm *c)
 {
     for (int i = 0; i < 2; i++)
         if (c->channels[i])
-            close_channel(c->t, c->channels[i]);
+            tcp_channel_close(c->t, c->channels[i]);
     for (int i = 0; i < c->base.size; i++)
         tcp_link_close(&c->links[i]);
     free(c->members);
@@ -416,38 +317,6 @@ static void free_comm(struct tcp_comm *c)
     free(c->polls);
     free(c->scratch);
     free(c);
-}
-
-static struct tcp_channel *free_channel(struct tcp *t)
-{
-    for (int i = 0; i < TCP_CHANNELS; i++)
-        if (t->channels[i].link.fd < 0)
-            return &t->channels[i];
-    BUG("a rank in more groups than there are families");
-}
-
-/* The watcher sends for it from here on. */
-static struct tcp_channel *open_channel(struct tcp *t, const struct tcp_link *l)
-{
-    struct tcp_channel *h = free_channel(t);
-    pthread_mutex_lock(&h->mutex);
-    h->link = *l;
-    h->taken = h->given = 0;
-    h->is_broken = 0;
-    pthread_mutex_unlock(&h->mutex);
-    return h;
-}
-
-/* What waits is sent first. */
-static void close_channel(struct tcp *t, struct tcp_channel *h)
-{
-    int64_t until = clock_boottime_us() + FLUSH_US;
-    pthread_mutex_lock(&h->mutex);
-    while (h->queued && !h->is_broken && !tcp_is_over(t) && clock_boottime_us() < until)
-        wait_tick(&h->room, &h->mutex);
-    h->queued = 0;
-    tcp_link_close(&h->link);
-    pthread_mutex_unlock(&h->mutex);
 }
 
 static int connect_neighbours(struct tcp_comm *c, int index, struct err *e)
@@ -460,7 +329,7 @@ static int connect_neighbours(struct tcp_comm *c, int index, struct err *e)
             tcp_connect(c->t, c->base.family, index, LANE_MESSAGE, &c->members[ring[i]], 1, &l, e);
         if (r < 0)
             return r;
-        c->channels[i] = open_channel(c->t, &l);
+        c->channels[i] = tcp_channel_open(c->t, &l);
     }
     return 0;
 }
@@ -532,7 +401,7 @@ static int all_sent(struct tcp *t)
  * bytes to read takes with it what it had to send. */
 static void say_goodbye(struct tcp *t)
 {
-    int64_t until = clock_boottime_us() + FLUSH_US;
+    int64_t until = clock_boottime_us() + TCP_FLUSH_US;
     if (!tcp_is_over(t))
         tcp_tell_all(t, TCP_BYE, NULL, 0);
     while (!all_sent(t) && clock_boottime_us() < until)

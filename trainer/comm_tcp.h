@@ -1,12 +1,13 @@
 /* comm_tcp.h: the parts of the TCP transport (docs/protocols.md, "Ranks on several nodes").
  *
- *   comm_tcp_proof.c  who may speak: the two ends of a new connection prove the attempt's secret
- *   comm_tcp_frame.c  what is sent: a header and a payload, each with its authentication tag
- *   comm_tcp_move.c   frames on their way, any number at a time, and the waits for them
- *   comm_tcp_meet.c   listening, dialling, and how ranks come to know each other
- *   comm_tcp_watch.c  a thread beside the training: answers who connects, hears who ended, sends
- *                     signs of life and what did not fit into a socket
- *   comm_tcp.c        the verbs
+ *   comm_tcp_proof.c    who may speak: the two ends of a new connection prove the attempt's secret
+ *   comm_tcp_frame.c    what is sent: a header and a payload, each with its authentication tag
+ *   comm_tcp_move.c     frames on their way, any number at a time, and the waits for them
+ *   comm_tcp_message.c  messages to neighbours, which may wait in the sender
+ *   comm_tcp_meet.c     listening, dialling, and how ranks come to know each other
+ *   comm_tcp_watch.c    a thread beside the training: answers who connects, hears who ended, sends
+ *                       signs of life and what did not fit into a socket
+ *   comm_tcp.c          the verbs
  *
  * Two ranks share one connection a family and lane, so that threads which use different groups
  * never touch the same one. The control lane is the watcher's.
@@ -38,6 +39,7 @@
 #define TCP_TAG          16 /* bytes of crypto_onetimeauth */
 
 #define TCP_TICK_MS  100                /* of a wait, between two looks round */
+#define TCP_FLUSH_US 2000000            /* for last words to arrive */
 #define TCP_CHANNELS 4                  /* two families of a pipeline, two neighbours in each */
 #define TCP_QUEUE    2                  /* messages that a send leaves behind */
 #define TCP_SCRATCH  (4u * 1024 * 1024) /* bytes: what is summed at a time */
@@ -315,6 +317,16 @@ void tcp_tell(struct tcp *t, int rank, enum tcp_what what, const void *payload, 
 /* Sends what is queued, as far as the socket takes it. */
 void tcp_drain(struct tcp *t, struct tcp_channel *h);
 void tcp_news(struct tcp *t);
+
+/* ---- messages ---- */
+
+/* A channel over the link, of those of the world. */
+struct tcp_channel *tcp_channel_open(struct tcp *t, const struct tcp_link *l);
+void tcp_channel_close(struct tcp *t, struct tcp_channel *h); /* what waits is sent first */
+int tcp_message_send(const struct tcp_place *p, struct tcp_channel *h, const void *buf,
+                     size_t bytes, struct err *e);
+int tcp_message_recv(const struct tcp_place *p, struct tcp_channel *h, void *buf, size_t bytes,
+                     struct err *e);
 
 /* ---- meeting ---- */
 

@@ -538,8 +538,19 @@ static void test_launch(void **state)
                         json_string("n2"));
     assert_int_equal(launch_from_json(doc, &l, &e), 0);
     assert_int_equal(l.transport, TRANSPORT_TCP);
-    assert_string_equal(l.ranks[1].node, "n2");
+    assert_int_equal(l.rank_count, 1); /* the other one is n2's */
+    assert_int_equal(l.ranks[0].rank, 0);
+    assert_int_equal(l.plan.ranks, 2);
     launch_done(&l);
+    json_object_set_new(doc, "transport", json_string("shm"));
+    assert_int_equal(launch_from_json(doc, &l, &e), ERR_INVALID);
+    assert_string_equal(e.text, "the launch document, /ranks: Ranks of several nodes need "
+                                "\"transport\": \"tcp\".");
+    json_object_set_new(doc, "node", json_string("n3"));
+    json_object_set_new(json_array_get(json_object_get(doc, "ranks"), 0), "node",
+                        json_string("n1"));
+    assert_int_equal(launch_from_json(doc, &l, &e), ERR_INVALID);
+    assert_string_equal(e.text, "the launch document, /ranks: No rank is of this node, n3.");
     json_decref(doc);
 }
 
