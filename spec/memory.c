@@ -101,15 +101,22 @@ static void set_facts(const struct job_spec *job, struct layer_facts *all)
 
 /* ---- a plan ---- */
 
-/* Items of the largest micro-batch of a rank. An ensemble's members each train on their share of a
- * global batch. Slices by speed are at most twice the even one (trainer/share.h). */
+static int microbatches(const struct plan *p)
+{
+    if (!p->parallel.reproducible)
+        return p->microbatches;
+    return (int)(p->parallel.grains / p->data);
+}
+
+/* An ensemble's members each train on their share of a global batch. Slices by speed are at most
+ * twice the even one (trainer/share.h). */
 static double rows_at_once(const struct job_spec *job, const struct plan *p)
 {
-    double rows = ceil((double)job->fit.batch_size / p->data);
+    double batch = (double)job->fit.batch_size, rows = ceil(batch / p->data);
     if (p->parallel.reproducible)
-        return ceil((double)job->fit.batch_size / (double)p->parallel.grains);
+        return ceil(batch / (double)p->parallel.grains);
     if (p->parallel.shares == SHARES_MEASURED)
-        rows = fmin((double)job->fit.batch_size, 2 * rows + 1);
+        rows = fmin(batch, 2 * rows + 1);
     return ceil(rows / p->microbatches);
 }
 
@@ -143,7 +150,8 @@ static void add_transport(struct memory_view *v)
 
 void memory_open(struct memory_view *v, const struct job_spec *job, const struct plan *p)
 {
-    *v = (struct memory_view){.job = job, .plan = p, .rows = rows_at_once(job, p)};
+    *v = (struct memory_view){
+        .job = job, .plan = p, .microbatches = microbatches(p), .rows = rows_at_once(job, p)};
     v->facts = mem_zalloc(((size_t)job->model.layer_count + 1) * sizeof *v->facts);
     set_facts(job, v->facts);
     add_transport(v);

@@ -36,7 +36,8 @@ struct memory_view {
     const struct job_spec *job;
     const struct plan *plan;
     struct layer_facts *facts; /* [layers]; owned */
-    double rows;               /* items of the largest micro-batch of a rank */
+    int microbatches;          /* of a rank, in a step; a reproducible run's are its grains */
+    double rows;               /* items of the largest of them */
     double shared, transport;  /* as in plan_bytes */
 };
 

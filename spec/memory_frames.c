@@ -212,9 +212,10 @@ static void lay_out(struct layout *y)
 
 /* ---- a rank ---- */
 
-static int in_flight(const struct plan *p, int place, const struct schedule *s, int chunk)
+static int in_flight(const struct memory_view *v, int place, const struct schedule *s, int chunk)
 {
-    int m = p->microbatches, after = p->pipeline - place;
+    const struct plan *p = v->plan;
+    int m = v->microbatches, after = p->pipeline - place;
     if (s)
         return s->in_flight[chunk];
     if (p->schedule == SCHEDULE_GPIPE)
@@ -241,7 +242,7 @@ static double bar_bytes(const struct memory_view *v, int place)
             counts += 2 * v->facts[l].sums;
             leaf = fmax(leaf, v->facts[l].sums);
         }
-    return 8 * (counts + p->microbatches * leaf);
+    return 8 * (counts + v->microbatches * leaf);
 }
 
 void memory_add_frames(const struct memory_view *v, int place, struct plan_bytes *ret)
@@ -252,7 +253,7 @@ void memory_add_frames(const struct memory_view *v, int place, struct plan_bytes
     int windows = 0;
     CLEANUP(mem_freep) char *again = mem_zalloc((size_t)v->job->model.layer_count + 1);
     if (p->chunks > 1)
-        schedule_make(&schedule, p->schedule, p->pipeline, p->chunks, p->microbatches, place);
+        schedule_make(&schedule, p->schedule, p->pipeline, p->chunks, v->microbatches, place);
     for (int c = 0; c < p->chunks; c++) {
         int s = c * p->pipeline + place;
         struct layout y = {.view = v,
@@ -261,7 +262,7 @@ void memory_add_frames(const struct memory_view *v, int place, struct plan_bytes
                            .last = p->stage_first[s + 1],
                            .again = again};
         lay_out(&y);
-        ret->frames += y.frame * in_flight(p, place, p->chunks > 1 ? &schedule : NULL, c);
+        ret->frames += y.frame * in_flight(v, place, p->chunks > 1 ? &schedule : NULL, c);
         widest = fmax(widest, y.widest);
         scratch = fmax(scratch, y.scratch);
         skips = fmax(skips, y.skips);
@@ -269,7 +270,7 @@ void memory_add_frames(const struct memory_view *v, int place, struct plan_bytes
     }
     schedule_done(&schedule);
     ret->work = (2 + windows) * value_bytes(widest, 0) + skips + scratch + bar_bytes(v, place) +
-                (double)p->microbatches * SUM_BYTES;
+                (double)v->microbatches * SUM_BYTES;
     if (place == p->pipeline - 1)
         ret->work += label_bytes(v);
 }

@@ -96,7 +96,7 @@ static void add_parameters(const struct values *x, int zero, double *own, double
 static void add_gradients(const struct values *x, int zero, double *own, double *shared)
 {
     const struct plan *p = x->view->plan;
-    int grains = p->parallel.reproducible && p->microbatches > 1 ? p->microbatches : 0;
+    int grains = p->parallel.reproducible && x->view->microbatches > 1 ? x->view->microbatches : 0;
     int divided = zero >= 2 && !grains;
     int slots = !divided ? 0 : p->parallel.overlap ? 2 : 1;
     *(has_group(p) && !divided ? shared : own) += store(x, 4, divided);

@@ -121,9 +121,8 @@ json_t *plan_to_json(const struct plan *p);
 int plan_from_json(const json_t *doc, struct plan *ret, struct err *e);
 
 /* Bytes of the heaviest rank for a candidate: parameters, gradients, optimiser state and what else
- * replicas keep, activations of the micro-batches in flight (an ensemble's member trains on whole
- * batches of its shard). Not counted: the data, which ranks share. `p` needs all but memory_bytes,
- * chosen_by_auto and why. */
+ * replicas keep, activations of the micro-batches in flight, what the transport takes. Not counted:
+ * the data, which ranks share. `p` needs all but memory_bytes, chosen_by_auto and why. */
 int64_t plan_memory(const struct job_spec *job, const struct plan *p);
 
 /* Sets p->recompute such that every rank stays within `limit` bytes, with as little computed again

@@ -1,17 +1,9 @@
 /* trainer_memory.c: what the plan predicts of a rank's memory, against what the trainer lays out.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/unit/trainer_gang.h"
 
-#include <cmocka.h>
-
-#include "base/mem.h"
 #include "spec/memory.h"
+#include "trainer/replicas.h"
 #include "trainer/stage.h"
 
 #define DENSE(n, f) "{\"type\": \"dense\", \"units\": " #n ", \"activation\": \"" f "\"}"
@@ -171,10 +163,135 @@ static void activations_are_predicted_to_the_byte(void **state)
         }
 }
 
+/* ---- what replicas keep ---- */
+
+static void measure(const struct job_spec *job, const struct plan *p, int data_rank, int place,
+                    size_t *ret_private, size_t *ret_shared)
+{
+    struct mesh mesh;
+    struct net n;
+    struct replicas r;
+    struct err e = {0};
+    CLEANUP(mem_freep) struct net_chunk *chunks = mem_alloc((size_t)p->chunks * sizeof *chunks);
+    mesh_place(&mesh, p, data_rank * p->pipeline + place);
+    mesh_chunks(p, place, chunks);
+    if (net_init(&n, job, &ops_cpu, chunks, p->chunks, &e) < 0)
+        fail_msg("%s", e.text);
+    replicas_init(&r, job, p, &n, &mesh);
+    replicas_measure(&r, ret_shared, ret_private);
+    replicas_done(&r);
+    net_done(&n);
+}
+
+/* Shared memory to the byte; private to a cache line for each part of a bucket. */
+static void expect_values(const struct job_spec *job, const struct plan *p)
+{
+    struct memory_view v;
+    memory_open(&v, job, p);
+    for (int place = 0; place < p->pipeline; place++) {
+        double own = 0, shared = 0, most = 0;
+        memory_add_values(&v, place, &own, &shared);
+        for (int d = 0; d < p->data; d++) {
+            size_t has, has_shared;
+            measure(job, p, d, place, &has, &has_shared);
+            assert_true(shared == (double)has_shared);
+            assert_true((double)has <= own);
+            most = (double)has > most ? (double)has : most;
+        }
+        assert_true(own - most <= 64 * 16 + own / 1000);
+    }
+    memory_done(&v);
+}
+
+/* Wide enough for several buckets. */
+static const char wide[] = "{\"type\": \"dense\", \"units\": 1200}," KIND(
+    "batch_normalization") ","
+                           "{\"type\": \"dense\", \"units\": 1100}," KIND(
+                               "layer_normalization") ","
+                                                      "{\"type\": \"dense\", \"units\": 1111, "
+                                                      "\"trainable\": false},"
+                                                      "{\"type\": \"dense\", \"units\": "
+                                                      "1500}," DENSE(10, "softmax");
+
+static void values_are_predicted(void **state)
+{
+    (void)state;
+    static const struct {
+        int data, pipeline, chunks;
+    } meshes[] = {{1, 1, 1}, {2, 1, 1}, {7, 1, 1}, {2, 2, 1}, {4, 2, 2}};
+    for (size_t i = 0; i < ARRAY_LEN(meshes); i++)
+        for (unsigned bits = 0; bits < 32; bits++) {
+            struct job_spec *job = job_of(bits & 16 ? models[3] : wide, bits & 1);
+            struct plan p = {.kind = STRATEGY_MIRRORED,
+                             .data = meshes[i].data,
+                             .pipeline = meshes[i].pipeline,
+                             .tensor = 1,
+                             .chunks = meshes[i].chunks,
+                             .microbatches = 2};
+            struct err e;
+            parallel_set_defaults(&p.parallel);
+            p.ranks = p.data * p.pipeline;
+            p.parallel.overlap = bits >> 1 & 1;
+            p.parallel.grains = p.data * 4;
+            p.parallel.reproducible = bits >> 2 & 1;
+            if (bits & 8)
+                job->precision.moments = STORAGE_BFLOAT16;
+            p.stage_first = mem_zalloc(((size_t)plan_stages(&p) + 1) * sizeof *p.stage_first);
+            if (plan_cut(job, plan_stages(&p), p.stage_first, &e) < 0)
+                fail_msg("%s", e.text);
+            for (p.zero = 0; p.zero < 4; p.zero++)
+                expect_values(job, &p);
+            plan_done(&p);
+            job_spec_free(job);
+        }
+}
+
+/* ---- all of it ---- */
+
+/* The heaviest rank of a real gang, as it says when it is ready. */
+static void expect_gang(const json_t *doc, const struct plan *wanted)
+{
+    struct gang g;
+    double most = 0;
+    gang_open_plan(&g, doc, wanted);
+    double predicted = (double)plan_memory(g.launch.spec, &g.launch.plan);
+    gang_run(&g);
+    for (int r = 0; r < g.launch.plan.ranks; r++) {
+        double bytes = gang_number(gang_line(&g, "ready", r, 0), "memory_bytes");
+        most = bytes > most ? bytes : most;
+    }
+    gang_close(&g);
+    if (predicted < most || predicted > 1.01 * most)
+        fail_msg("data %d, pipeline %d, zero %d: %.0f bytes were predicted, the heaviest rank has "
+                 "%.0f",
+                 wanted->data, wanted->pipeline, wanted->zero, predicted, most);
+}
+
+static void gangs_take_what_was_predicted(void **state)
+{
+    (void)state;
+    json_auto_t *doc = gang_job(SMALL("200", "30", "", "\"steps\": 2"));
+    static const struct plan plans[] = {
+        {.kind = STRATEGY_NONE},
+        {.kind = STRATEGY_MIRRORED, .data = 3},
+        {.kind = STRATEGY_MIRRORED, .data = 2, .zero = 3, .microbatches = 2},
+        {.kind = STRATEGY_PIPELINE, .data = 2, .pipeline = 2, .zero = 1, .microbatches = 4},
+        {.kind = STRATEGY_PIPELINE, .pipeline = 3, .microbatches = 3, .schedule = SCHEDULE_1F1B},
+        {.kind = STRATEGY_SEGMENT_ENSEMBLE, .data = 2},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(plans); i++) {
+        struct plan p = plans[i];
+        parallel_set_defaults(&p.parallel);
+        expect_gang(doc, &p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(activations_are_predicted_to_the_byte),
+        cmocka_unit_test(values_are_predicted),
+        cmocka_unit_test(gangs_take_what_was_predicted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
