@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "spec/tensor.h"
 
 #define ALIGN 16 /* elements: a cache line */
 
@@ -20,19 +21,9 @@
 #define RANK_BLOCK  3456.0
 #define GROUP_WORDS 128.0
 
-/* ---- layers ---- */
-
 static double round_up(double n, double to)
 {
     return ceil(n / to) * to;
-}
-
-static void count_tensors(const struct layer *l, struct layer_facts *f)
-{
-    for (int t = 0; t < l->tensor_count; t++) {
-        double n = round_up((double)shape_elements(&l->tensors[t].shape), ALIGN);
-        *(l->tensors[t].is_fixed || l->frozen ? &f->fixed : &f->trained) += n;
-    }
 }
 
 static int is_fused(const struct job_spec *job, const struct layer *l)
@@ -56,18 +47,41 @@ static int gives_on(const struct job_spec *job, int i)
            (i == job->model.layer_count - 1 && is_fused(job, l));
 }
 
-/* What goes into an activation whose derivative needs it; mean and deviation of what is
- * normalised. */
-static void set_kept(const struct layer *l, struct layer_facts *f)
+/* ---- on a tensor rank ---- */
+
+static double part(int64_t size, int ranks)
 {
-    double channels = (double)l->out.size[l->out.dims - 1];
+    int64_t begin, end;
+    return (double)tensor_part(size, ranks, 0, &begin, &end);
+}
+
+static void count_tensors(const struct layer *l, const struct tensor_cut *c, int ranks,
+                          struct layer_facts *f)
+{
+    for (int t = 0; t < l->tensor_count; t++) {
+        const struct shape *s = &l->tensors[t].shape;
+        int axis = tensor_axis(l, t, c->split);
+        double n = (double)shape_elements(s);
+        if (axis >= 0)
+            n = n / (double)s->size[axis] * part(s->size[axis], ranks);
+        *(l->tensors[t].is_fixed || l->frozen ? &f->fixed : &f->trained) += round_up(n, ALIGN);
+    }
+}
+
+/* What goes into an activation whose derivative needs it; mean and deviation of what is
+ * normalised. `out`: elements of an item that this rank computes, `channels` of them in a row. */
+static void set_kept(const struct layer *l, double out, double channels, struct layer_facts *f)
+{
+    double whole = (double)shape_elements(&l->out);
     switch (l->type) {
     case LAYER_DENSE:
     case LAYER_CONV2D:
-        f->kept_item = (double)l->activation_bytes / 4 - f->out;
+        f->kept_item = ((double)l->activation_bytes / 4 - whole) / whole * out;
         f->keeps_output = 1;
         break;
-    case LAYER_LAYER_NORMALIZATION: f->kept_item = 2 * f->out / channels; break;
+    case LAYER_LAYER_NORMALIZATION:
+        f->kept_item = 2 * whole / (double)l->out.size[l->out.dims - 1];
+        break;
     case LAYER_BATCH_NORMALIZATION:
         f->kept_batch = 2 * channels;
         f->sums = l->frozen ? 0 : 2 * (int)channels;
@@ -76,7 +90,39 @@ static void set_kept(const struct layer *l, struct layer_facts *f)
     }
 }
 
-static void set_facts(const struct job_spec *job, struct layer_facts *all)
+static void set_part(const struct layer *l, const struct tensor_cut *c, int ranks,
+                     struct layer_facts *f)
+{
+    int64_t last = l->out.size[l->out.dims - 1];
+    double whole = (double)shape_elements(&l->out);
+    double channels = c->output_split || c->gather ? part(last, ranks) : (double)last;
+    double out = whole / (double)last * channels;
+    f->in = (double)shape_elements(&l->in);
+    f->out = c->output_split ? out : whole;
+    f->gathered = c->gather ? out : 0;
+    count_tensors(l, c, ranks, f);
+    set_kept(l, out, channels, f);
+}
+
+/* ---- layers ---- */
+
+static void set_parts(const struct job_spec *job, const struct plan *p, struct layer_facts *all)
+{
+    const struct model *m = &job->model;
+    const struct layer *last = &m->layers[m->layer_count - 1];
+    int fused =
+        (last->type == LAYER_DENSE || last->type == LAYER_ACTIVATION) && is_fused(job, last);
+    CLEANUP(mem_freep)
+    struct tensor_cut *cuts = mem_alloc((size_t)m->layer_count * sizeof *cuts);
+    for (int s = 0; s < plan_stages(p); s++) {
+        int first = p->stage_first[s], end = p->stage_first[s + 1];
+        tensor_cuts(m, first, end, p->tensor, fused, cuts);
+        for (int l = first; l < end; l++)
+            set_part(&m->layers[l], &cuts[l - first], p->tensor, &all[l]);
+    }
+}
+
+static void set_facts(const struct job_spec *job, const struct plan *p, struct layer_facts *all)
 {
     const struct model *m = &job->model;
     int last = m->layer_count - 1, prepared = 1;
@@ -85,18 +131,15 @@ static void set_facts(const struct job_spec *job, struct layer_facts *all)
         struct layer_facts *f = &all[i];
         prepared = prepared && (l->type == LAYER_RESCALING || l->type == LAYER_FLATTEN ||
                                 l->type == LAYER_RESHAPE);
-        f->in = (double)shape_elements(&l->in);
-        f->out = (double)shape_elements(&l->out);
         f->prepared = prepared;
         f->passes = gives_on(job, i);
         f->source = !f->passes ? i : i > 0 ? all[i - 1].source : -1;
-        count_tensors(l, f);
-        set_kept(l, f);
     }
-    if (last >= 0 && all[last].source >= 0)
+    if (all[last].source >= 0)
         all[all[last].source].is_output = 1;
     if (last > 0 && m->layers[last].type == LAYER_ACTIVATION && all[last - 1].source >= 0)
         all[all[last - 1].source].is_output = 1;
+    set_parts(job, p, all);
 }
 
 /* ---- a plan ---- */
@@ -153,7 +196,7 @@ void memory_open(struct memory_view *v, const struct job_spec *job, const struct
     *v = (struct memory_view){
         .job = job, .plan = p, .microbatches = microbatches(p), .rows = rows_at_once(job, p)};
     v->facts = mem_zalloc(((size_t)job->model.layer_count + 1) * sizeof *v->facts);
-    set_facts(job, v->facts);
+    set_facts(job, p, v->facts);
     add_transport(v);
 }
 

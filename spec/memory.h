@@ -8,10 +8,11 @@
 
 #include "spec/job.h"
 
-/* What a layer is to the layouts, whatever the plan. */
+/* What a layer is to the layouts: on one of the tensor ranks, which are all alike. */
 struct layer_facts {
     double trained, fixed; /* elements, each tensor padded to a cache line */
     double out, in;        /* elements per item */
+    double gathered;       /* elements per item of a part that is gathered; 0: none is */
     double kept_item;      /* floats kept for backward beside input and output, per item */
     double kept_batch;     /* the same, however many items */
     int keeps_output;      /* what is kept is a value like the output */

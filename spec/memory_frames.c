@@ -15,7 +15,7 @@ struct layout {
     const struct plan *plan;
     int first, last;
     char *again; /* [layers of the model]: by a layer that computes, whether it is done again */
-    double frame, scratch, skips, widest;
+    double frame, scratch, skips, widest, gathered;
     int windows, bars;
 };
 
@@ -133,11 +133,18 @@ static void add_output(struct layout *y, int l, double *used)
     y->windows = packed || kept_packed ? WINDOWS : y->windows;
 }
 
+/* The parts of all tensor ranks of what is gathered. */
+static double part_bytes(const struct layout *y, int l)
+{
+    return padded(4 * y->view->rows * facts(y, l)->gathered) * y->plan->tensor;
+}
+
 static void add_outputs(struct layout *y)
 {
     double scratch = 0;
     for (int l = y->first; l < y->last; l++) {
         y->widest = fmax(y->widest, y->view->rows * facts(y, l)->out);
+        y->gathered = fmax(y->gathered, part_bytes(y, l));
         if (passes(y, l))
             continue;
         if (!y->again[l]) {
@@ -249,7 +256,7 @@ void memory_add_frames(const struct memory_view *v, int place, struct plan_bytes
 {
     const struct plan *p = v->plan;
     struct schedule schedule = {0};
-    double widest = 0, scratch = 0, skips = 0;
+    double widest = 0, scratch = 0, skips = 0, gathered = 0;
     int windows = 0;
     CLEANUP(mem_freep) char *again = mem_zalloc((size_t)v->job->model.layer_count + 1);
     if (p->chunks > 1)
@@ -266,11 +273,12 @@ void memory_add_frames(const struct memory_view *v, int place, struct plan_bytes
         widest = fmax(widest, y.widest);
         scratch = fmax(scratch, y.scratch);
         skips = fmax(skips, y.skips);
+        gathered = fmax(gathered, y.gathered);
         windows = y.windows > windows ? y.windows : windows;
     }
     schedule_done(&schedule);
-    ret->work = (2 + windows) * value_bytes(widest, 0) + skips + scratch + bar_bytes(v, place) +
-                (double)v->microbatches * SUM_BYTES;
+    ret->work = (2 + windows) * value_bytes(widest, 0) + skips + scratch + gathered +
+                bar_bytes(v, place) + (double)v->microbatches * SUM_BYTES;
     if (place == p->pipeline - 1)
         ret->work += label_bytes(v);
 }

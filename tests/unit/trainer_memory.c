@@ -87,7 +87,7 @@ static size_t laid_out(const struct job_spec *job, const struct plan *p, int pla
     CLEANUP(mem_freep) struct net_chunk *chunks = mem_alloc((size_t)p->chunks * sizeof *chunks);
     mesh_place(&mesh, p, place * p->tensor);
     mesh_chunks(p, mesh.stage, chunks);
-    if (net_init(&s.net, job, &ops_cpu, chunks, p->chunks, 1, 0, &e) < 0 ||
+    if (net_init(&s.net, job, &ops_cpu, chunks, p->chunks, p->tensor, 0, &e) < 0 ||
         stage_init(&s, job, p, &mesh, &set, &e) < 0)
         fail_msg("%s", e.text);
     size_t bytes = stage_bytes(&s, &set);
@@ -112,14 +112,14 @@ static void expect_same(const struct job_spec *job, const struct plan *p)
     memory_done(&v);
 }
 
-static void try_mesh(const struct job_spec *job, int data, int pipeline, int chunks,
+static void try_mesh(const struct job_spec *job, int data, int pipeline, int tensor, int chunks,
                      int microbatches, enum pipeline_schedule schedule)
 {
     struct plan p = {.kind = STRATEGY_PIPELINE,
-                     .ranks = data * pipeline,
+                     .ranks = data * pipeline * tensor,
                      .data = data,
                      .pipeline = pipeline,
-                     .tensor = 1,
+                     .tensor = tensor,
                      .chunks = chunks,
                      .microbatches = microbatches,
                      .schedule = schedule};
@@ -153,12 +153,15 @@ static void activations_are_predicted_to_the_byte(void **state)
     for (size_t m = 0; m < ARRAY_LEN(models); m++)
         for (int bfloat16 = 0; bfloat16 < 2; bfloat16++) {
             struct job_spec *job = job_of(models[m], bfloat16);
-            try_mesh(job, 1, 1, 1, 1, SCHEDULE_1F1B);
-            try_mesh(job, 3, 1, 1, 4, SCHEDULE_1F1B);
-            try_mesh(job, 1, 2, 1, 4, SCHEDULE_GPIPE);
-            try_mesh(job, 2, 3, 1, 5, SCHEDULE_1F1B);
-            try_mesh(job, 1, 4, 1, 3, SCHEDULE_1F1B);
-            try_mesh(job, 1, 2, 2, 6, SCHEDULE_INTERLEAVED);
+            try_mesh(job, 1, 1, 1, 1, 1, SCHEDULE_1F1B);
+            try_mesh(job, 3, 1, 1, 1, 4, SCHEDULE_1F1B);
+            try_mesh(job, 1, 2, 1, 1, 4, SCHEDULE_GPIPE);
+            try_mesh(job, 2, 3, 1, 1, 5, SCHEDULE_1F1B);
+            try_mesh(job, 1, 4, 1, 1, 3, SCHEDULE_1F1B);
+            try_mesh(job, 1, 2, 1, 2, 6, SCHEDULE_INTERLEAVED);
+            try_mesh(job, 1, 1, 3, 1, 2, SCHEDULE_1F1B);
+            try_mesh(job, 2, 2, 2, 1, 3, SCHEDULE_1F1B);
+            try_mesh(job, 1, 1, 64, 1, 1, SCHEDULE_1F1B);
             job_spec_free(job);
         }
 }
@@ -173,9 +176,9 @@ static void measure(const struct job_spec *job, const struct plan *p, int data_r
     struct replicas r;
     struct err e = {0};
     CLEANUP(mem_freep) struct net_chunk *chunks = mem_alloc((size_t)p->chunks * sizeof *chunks);
-    mesh_place(&mesh, p, data_rank * p->pipeline + place);
+    mesh_place(&mesh, p, (data_rank * p->pipeline + place) * p->tensor);
     mesh_chunks(p, place, chunks);
-    if (net_init(&n, job, &ops_cpu, chunks, p->chunks, &e) < 0)
+    if (net_init(&n, job, &ops_cpu, chunks, p->chunks, p->tensor, 0, &e) < 0)
         fail_msg("%s", e.text);
     replicas_init(&r, job, p, &n, &mesh);
     replicas_measure(&r, ret_shared, ret_private);
@@ -217,20 +220,21 @@ static void values_are_predicted(void **state)
 {
     (void)state;
     static const struct {
-        int data, pipeline, chunks;
-    } meshes[] = {{1, 1, 1}, {2, 1, 1}, {7, 1, 1}, {2, 2, 1}, {4, 2, 2}};
+        int data, pipeline, tensor, chunks;
+    } meshes[] = {{1, 1, 1, 1}, {2, 1, 1, 1}, {7, 1, 1, 1},
+                  {2, 2, 1, 1}, {4, 2, 1, 2}, {2, 2, 3, 1}};
     for (size_t i = 0; i < ARRAY_LEN(meshes); i++)
         for (unsigned bits = 0; bits < 32; bits++) {
             struct job_spec *job = job_of(bits & 16 ? models[3] : wide, bits & 1);
             struct plan p = {.kind = STRATEGY_MIRRORED,
                              .data = meshes[i].data,
                              .pipeline = meshes[i].pipeline,
-                             .tensor = 1,
+                             .tensor = meshes[i].tensor,
                              .chunks = meshes[i].chunks,
                              .microbatches = 2};
             struct err e;
             parallel_set_defaults(&p.parallel);
-            p.ranks = p.data * p.pipeline;
+            p.ranks = p.data * p.pipeline * p.tensor;
             p.parallel.overlap = bits >> 1 & 1;
             p.parallel.grains = p.data * 4;
             p.parallel.reproducible = bits >> 2 & 1;
@@ -278,6 +282,8 @@ static void gangs_take_what_was_predicted(void **state)
         {.kind = STRATEGY_PIPELINE, .data = 2, .pipeline = 2, .zero = 1, .microbatches = 4},
         {.kind = STRATEGY_PIPELINE, .pipeline = 3, .microbatches = 3, .schedule = SCHEDULE_1F1B},
         {.kind = STRATEGY_SEGMENT_ENSEMBLE, .data = 2},
+        {.kind = STRATEGY_TENSOR, .tensor = 2},
+        {.kind = STRATEGY_PIPELINE, .data = 2, .pipeline = 2, .tensor = 2, .zero = 2},
     };
     for (size_t i = 0; i < ARRAY_LEN(plans); i++) {
         struct plan p = plans[i];
