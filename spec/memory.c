@@ -9,15 +9,17 @@
 
 #define ALIGN 16 /* elements: a cache line */
 
-/* The transport's shared memory (trainer/comm_shm_map.h): a region a rank with channels to the
- * neighbours, a stage for each family of groups, and what is asked for; before them a block a rank
- * and the words that groups meet at. */
+/* The transport's shared memory (trainer/comm_shm_map.h): a block a rank and the words that groups
+ * meet at, then a region a rank with channels to its neighbours, stages, and what is asked for.
+ * Counted is what a rank's share of it comes to, once used: two channels where there are messages,
+ * one stage. */
 #define PAGE        4096.0
-#define CHANNELS    4
+#define CHANNELS    2
 #define SLOTS       2
 #define FAMILIES    6
 #define STAGE       (256.0 * 1024)
 #define CHANNEL     192.0
+#define HEADER      128.0
 #define RANK_BLOCK  3456.0
 #define GROUP_WORDS 128.0
 
@@ -186,9 +188,10 @@ static void add_transport(struct memory_view *v)
     if (p->kind == STRATEGY_SEGMENT_ENSEMBLE) /* outputs that are averaged */
         merged = 4 * v->rows * (double)shape_elements(&m->layers[m->layer_count - 1].out);
     v->shared = round_up(v->shared + merged + PAGE, PAGE);
-    double before = RANK_BLOCK * ranks + GROUP_WORDS * (1 + (FAMILIES - 1) * ranks);
-    v->transport = round_up(before + 128, PAGE) / ranks + FAMILIES * STAGE +
-                   round_up(CHANNELS * (CHANNEL + SLOTS * round_up(message_bytes(v), 64)), PAGE);
+    double before = HEADER + RANK_BLOCK * ranks + GROUP_WORDS * (1 + (FAMILIES - 1) * ranks);
+    double message = round_up(message_bytes(v), 64);
+    v->transport = round_up(before, PAGE) / ranks + STAGE +
+                   (message > 0 ? CHANNELS * (CHANNEL + SLOTS * message) : 0);
 }
 
 void memory_open(struct memory_view *v, const struct job_spec *job, const struct plan *p)

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "daemon/coordinator/explain.h"
 #include "daemon/coordinator/planner_parts.h"
+#include "spec/tensor.h"
 
 const char *planner_memory_text(const struct planner *p, int64_t bytes, char out[160])
 {
@@ -56,6 +57,31 @@ static void say_pipeline(const struct planner *p, const struct plan *plan, struc
              all > 0 ? 100 * worst / all : 0, m, m == 1 ? "" : "es", 100 * bubble(plan));
 }
 
+/* Which layers with parameters the tensor ranks share out, and why the first of the others is not.
+ */
+static void say_tensor(const struct planner *p, const struct plan *plan, struct buf *b)
+{
+    const struct model *m = &p->job->model;
+    CLEANUP(mem_freep)
+    struct tensor_cut *cuts = mem_alloc(((size_t)m->layer_count + 1) * sizeof *cuts);
+    int with = 0, split = 0, whole = -1;
+    for (int s = 0; s < plan_stages(plan); s++)
+        tensor_cuts(m, plan->stage_first[s], plan->stage_first[s + 1], plan->tensor, 0,
+                    cuts + plan->stage_first[s]);
+    for (int l = 0; l < m->layer_count; l++) {
+        if (m->layers[l].parameters == 0)
+            continue;
+        with++;
+        split += cuts[l].split != TENSOR_WHOLE;
+        whole = whole < 0 && cuts[l].split == TENSOR_WHOLE ? l : whole;
+    }
+    buf_addf(b, " The %d tensor ranks split %d of %d layers with parameters", plan->tensor, split,
+             with);
+    if (whole >= 0)
+        buf_addf(b, "; \"%s\" is not split: %s", m->layers[whole].name, cuts[whole].why);
+    buf_adds(b, ".");
+}
+
 static void say_mesh(const struct planner *p, const struct plan *plan, struct buf *b)
 {
     const struct job_spec *job = p->job;
@@ -68,8 +94,8 @@ static void say_mesh(const struct planner *p, const struct plan *plan, struct bu
     else if (plan->pipeline > 1)
         say_pipeline(p, plan, b);
     else if (plan->tensor > 1)
-        buf_addf(b, "Asked for: each layer is split over %d ranks, as far as it can be; ",
-                 plan->tensor);
+        buf_addf(b, "Asked for: %d data rank%s of %d tensor ranks each; ", plan->data,
+                 plan->data == 1 ? "" : "s", plan->tensor);
     else if (asked)
         buf_addf(b,
                  "Asked for: each of %d ranks holds the whole model and takes %lld of %lld rows of "
@@ -194,6 +220,8 @@ void planner_why(const struct planner *p, struct plan *plan, int64_t plain)
              : plan->ranks == 1 ? "it"
                                 : "a rank",
              planner_memory_text(p, plan->memory_bytes, memory));
+    if (plan->tensor > 1)
+        say_tensor(p, plan, &b);
     say_zero(p, plan, &b);
     say_grown(p, plan, &b);
     say_recompute(p, plan, &b);

@@ -199,6 +199,100 @@ static void the_largest_batch_that_fits(void **state)
     job_spec_free(s);
 }
 
+/* A plan says what it is, and what it does to the mathematics. */
+static void expect_why(const char *strategy, const char *sentence)
+{
+    struct plan p;
+    plan(4, 0, strategy, &p);
+    if (!strstr(p.why, sentence))
+        fail_msg("%s: \"%s\" lacks \"%s\"", strategy, p.why, sentence);
+    plan_done(&p);
+}
+
+static void what_a_plan_says(void **state)
+{
+    (void)state;
+    expect_why("\"mirrored\"", "each of 4 ranks holds the whole model and takes 16 of 64 rows");
+    expect_why("\"tensor\"", "The 4 tensor ranks split 4 of 4 layers with parameters.");
+    expect_why("{\"pipeline\": 4, \"microbatches\": 5}", "so that 38 % of the time is bubble");
+    expect_why("{\"pipeline\": 2, \"data\": 2, \"schedule\": \"interleaved\", \"microbatches\": 4}",
+               "4 stages over 2 ranks cut by cost (the dearest rank has 55 % of the work), 4 "
+               "micro-batches a step, so that 11 % of the time is bubble");
+    expect_why("{\"zero\": 2}", "divide optimizer state and gradients among them (zero 2).");
+    expect_why("{\"reproducible\": true}", "a batch is always 8 grains, 2 a data rank");
+    expect_why("\"local_sgd\"",
+               "other mathematics: each of the 4 data ranks takes 8 steps on its own "
+               "rows, then the weights become their mean.");
+    expect_why("{\"sync\": \"local_sgd\", \"outer_momentum\": 0.9}",
+               "a step of an outer optimizer");
+    expect_why("{\"sync\": \"delayed\"}", "a step applies the gradient of the step before");
+    expect_why("{\"codec\": \"bf16\"}", "lossy: gradients are rounded to bfloat16");
+    expect_why("{\"codec\": \"int8\"}", "what is lost is added to the next gradient");
+    expect_why("{\"codec\": \"top_k\"}", "exchange the largest 1 % of their gradients' elements");
+    expect_why("{\"recompute\": \"all\", \"data\": 4, \"microbatches\": 8}",
+               "are computed again in backward instead of kept");
+}
+
+static void precision_is_said(void **state)
+{
+    (void)state;
+    struct job_spec *s = network(1, 0, "\"auto\"");
+    struct faults f = {0};
+    struct plan p;
+    s->precision = (struct precision){STORAGE_BFLOAT16, STORAGE_BFLOAT16, STORAGE_BFLOAT16};
+    assert_int_equal(planner_plan(s, &unknown, &p, &f), 0);
+    assert_non_null(strstr(p.why, "weights, activations and the optimizer's moments are kept as "
+                                  "bfloat16."));
+    plan_done(&p);
+    job_spec_free(s);
+}
+
+/* Data ranks divide the grains, so that the rest of the devices become stages. */
+static void reproducible_meshes(void **state)
+{
+    (void)state;
+    static const struct {
+        int devices, data, pipeline, microbatches;
+    } cases[] = {{1, 1, 1, 8}, {2, 2, 1, 4}, {3, 1, 3, 8},
+                 {4, 4, 1, 2}, {6, 2, 3, 4}, {8, 8, 1, 1}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct plan p;
+        plan(cases[i].devices, 0, "{\"reproducible\": true}", &p);
+        assert_int_equal(p.data, cases[i].data);
+        assert_int_equal(p.pipeline, cases[i].pipeline);
+        assert_int_equal(p.microbatches, cases[i].microbatches);
+        plan_done(&p);
+    }
+    struct job_spec *s = network(7, 0, "{\"reproducible\": true}"); /* 4 layers */
+    struct faults f = {0};
+    struct plan p;
+    assert_int_equal(planner_plan(s, &unknown, &p, &f), ERR_INVALID);
+    assert_string_equal(f.items[0].pointer, "/resources/devices");
+    faults_done(&f);
+    job_spec_free(s);
+}
+
+/* What has no meaning on a mesh is not in its plan. */
+static void what_has_no_meaning_is_dropped(void **state)
+{
+    (void)state;
+    struct plan p;
+    struct job_spec *s = network(2, 0, "\"auto\"");
+    struct faults f = {0};
+    s->strategy.kind = STRATEGY_PIPELINE;
+    s->strategy.zero = 1;
+    s->strategy.parallel.sync = SYNC_DELAYED;
+    s->strategy.parallel.codec = CODEC_INT8;
+    s->strategy.parallel.overlap = 1;
+    assert_int_equal(planner_plan(s, &unknown, &p, &f), 0);
+    assert_int_equal(p.zero, 0);
+    assert_int_equal(p.parallel.sync, SYNC_EVERY_STEP);
+    assert_int_equal(p.parallel.codec, CODEC_NONE);
+    assert_int_equal(p.parallel.overlap, 0);
+    plan_done(&p);
+    job_spec_free(s);
+}
+
 static void requests_that_contradict_themselves(void **state)
 {
     (void)state;
@@ -358,6 +452,10 @@ int main(void)
         cmocka_unit_test(the_fewest_stages_that_fit),
         cmocka_unit_test(the_largest_batch_that_fits),
         cmocka_unit_test(what_does_not_fit_gets_a_proposal),
+        cmocka_unit_test(what_a_plan_says),
+        cmocka_unit_test(precision_is_said),
+        cmocka_unit_test(reproducible_meshes),
+        cmocka_unit_test(what_has_no_meaning_is_dropped),
         cmocka_unit_test(requests_that_contradict_themselves),
         cmocka_unit_test(microbatches_follow_the_rows),
         cmocka_unit_test(memory_of_the_smallest_device),
