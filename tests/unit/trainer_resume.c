@@ -4,7 +4,6 @@
 #include <sys/syscall.h>
 
 #include "tests/unit/trainer_checkpoints.h"
-#include "trainer/checkpoint_load.h"
 
 /* ---- asked to stop at a line of the report ---- */
 
@@ -96,126 +95,6 @@ static void at_any_other_mesh(void **state)
 
 /* ---- read at one mesh, written at another ---- */
 
-/* Loads the newest of `s` and writes it into `to`, without a step between. */
-static int save_again(struct gang *g, int rank, struct store *to)
-{
-    struct engine n;
-    struct checkpoints c = {0};
-    struct resumed from = {0};
-    struct report out;
-    struct err e = {0};
-    struct engine_fds fds = gang_fds(g);
-    int is_whole = 0;
-    report_init(&out, fds.report, rank);
-    int r = engine_open(&n, &g->launch, rank, &fds, NULL, &e);
-    if (r == 0)
-        r = checkpoints_open(&c, &n, &out, &e);
-    if (r == 0)
-        r = checkpoint_load(&n, &from, &e);
-    struct checkpoint_cursor at = {from.manifest.epoch, from.manifest.step_in_epoch,
-                                   from.manifest.early, from.best};
-    c.root = to->root;
-    if (r == 0)
-        r = checkpoints_take(&c, &at, &is_whole, &e);
-    if (r < 0 || !is_whole)
-        fprintf(stderr, "rank %d: %s\n", rank, e.text);
-    checkpoints_close(&c);
-    resumed_done(&from);
-    engine_close(&n);
-    report_done(&out);
-    return !is_whole;
-}
-
-static void move_to(const char *job, int data, int pipeline, struct store *s,
-                    struct resume_list *list, struct store *to)
-{
-    struct gang g;
-    gang_open_with(&g, job, data, pipeline, s, 0);
-    resume_from(&g, list->items, 1);
-    assert_int_equal(gang_prepare(&g), 0);
-    for (int r = 0; r < g.launch.plan.ranks; r++) {
-        g.pids[r] = fork();
-        assert_true(g.pids[r] >= 0);
-        if (g.pids[r] == 0)
-            _exit(save_again(&g, r, to));
-    }
-    gang_wait(&g);
-    for (int r = 0; r < g.launch.plan.ranks; r++)
-        assert_int_equal(g.status[r], 0);
-    gang_close(&g);
-}
-
-/* All values of one kind, tensor after tensor as the model has them; NAN where there is none. */
-struct whole {
-    float *values[PIECE_KIND__MAX];
-    size_t elements;
-};
-
-static void place(struct whole *w, const struct model *m, const struct shard_piece *p,
-                  const float *values)
-{
-    const struct net_part *q = &p->piece.part;
-    uint64_t number = 0;
-    size_t base = 0;
-    for (int l = 0; l < m->layer_count; l++)
-        for (int t = 0; t < m->layers[l].tensor_count; t++, number++) {
-            const struct shape *s = &m->layers[l].tensors[t].shape;
-            if (number < p->piece.number)
-                base += (size_t)shape_elements(s);
-            if (number != p->piece.number)
-                continue;
-            size_t inner = 1;
-            for (int d = q->axis + 1; d < s->dims; d++)
-                inner *= (size_t)s->size[d];
-            for (size_t i = p->piece.from; i < p->piece.to; i++) {
-                size_t row = (size_t)q->extent * inner, along = i % row / inner;
-                size_t at = (i / row * (size_t)s->size[q->axis] + (size_t)q->begin + along) * inner;
-                if (along >= (size_t)(q->end - q->begin))
-                    continue;
-                float *x = &w->values[p->piece.kind][base + at + i % inner];
-                assert_true(isnan(*x)); /* each element is in one piece only */
-                *x = values[i - p->piece.from];
-            }
-        }
-}
-
-static void whole_of(struct whole *w, const struct store *s, const char *name,
-                     const struct model *m)
-{
-    struct err e;
-    w->elements = (size_t)model_parameters(m);
-    for (int k = 0; k < PIECE_KIND__MAX; k++) {
-        w->values[k] = mem_alloc(w->elements * sizeof(float));
-        for (size_t i = 0; i < w->elements; i++)
-            w->values[k][i] = NAN;
-    }
-    for (int r = 0;; r++) {
-        struct shard *file;
-        char path[160];
-        snprintf(path, sizeof path, "%s/%s/rank-%d.safetensors", s->root, name, r);
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-            return;
-        assert_int_equal(shard_open(fd, path, &file, &e), 0);
-        for (int i = 0; i < shard_count(file); i++) {
-            struct shard_piece p;
-            assert_int_equal(shard_piece(file, i, &p, &e), 0);
-            size_t n = p.piece.to - p.piece.from;
-            float *values = mem_alloc(n * sizeof *values);
-            assert_int_equal(shard_read(file, i, 0, n, values, &e), 0);
-            place(w, m, &p, values);
-            free(values);
-        }
-        shard_close(file);
-    }
-}
-
-static void whole_done(struct whole *w)
-{
-    for (int k = 0; k < PIECE_KIND__MAX; k++)
-        free(w->values[k]);
-}
-
 /* Optimizer state and all, whatever the layout: the same bits. */
 static void the_same_values_at_any_mesh(void **state)
 {
@@ -233,7 +112,8 @@ static void the_same_values_at_any_mesh(void **state)
     whole_of(&a, &s, list.items[0].name, m);
     for (size_t i = 0; i < ARRAY_LEN(meshes); i++) {
         store_open(&to);
-        move_to(RESUMABLE, meshes[i][0], meshes[i][1], &s, &list, &to);
+        const struct plan p = {.data = meshes[i][0], .pipeline = meshes[i][1], .microbatches = 2};
+        move_to(RESUMABLE, &p, &s, &list, &to);
         whole_of(&b, &to, list.items[0].name, m);
         for (int k = 0; k <= PIECE_STATE_1; k++) {
             for (size_t at = 0; at < a.elements; at++)
