@@ -105,6 +105,23 @@ static void add_gradients(const struct values *x, int zero, double *own, double 
         *own += store(x, 4, 0);
 }
 
+/* What a checkpoint beside the training is written from, and the weights of the best epoch, the
+ * last of which a checkpoint under way may still hold. Bfloat16 is float32 there. */
+static double copies(const struct values *x)
+{
+    const struct job_spec *job = x->view->job;
+    const struct plan *p = x->view->plan;
+    const struct early_stopping *rule = &job->fit.early_stopping;
+    int alone = !has_group(p) || p->parallel.sync == SYNC_LOCAL_SGD;
+    double elements = alone ? x->trained : x->own, parameters = 4 * (elements + x->fixed);
+    int beside =
+        job->checkpoint.enabled && (job->checkpoint.every_steps > 0 || job->checkpoint.every_s > 0);
+    double bytes = beside ? parameters + 4 * elements * optimizer_states(&job->optimizer) : 0;
+    if (rule->enabled && rule->restore_best_weights)
+        bytes += (beside ? 2 : 1) * parameters;
+    return bytes;
+}
+
 void memory_add_values(const struct memory_view *v, int place, double *ret_private,
                        double *ret_shared)
 {
@@ -116,4 +133,5 @@ void memory_add_values(const struct memory_view *v, int place, double *ret_priva
     add_gradients(&x, zero, ret_private, ret_shared);
     *ret_private += optimizer_states(&v->job->optimizer) *
                     store(&x, width(v->job->precision.moments), zero > 0);
+    *ret_private += copies(&x);
 }

@@ -170,12 +170,48 @@ static void a_loss_that_is_not_finite_names_the_last_checkpoint(void **state)
     store_close(&s);
 }
 
+/* What is copied counts as memory, in the plan and in what the rank reports. */
+static void copies_are_foretold(void **state)
+{
+    (void)state;
+    static const char job[] =
+        "{\"model\": {\"input\": [200], \"layers\": ["
+        "{\"type\": \"dense\", \"units\": 301, \"activation\": \"relu\"},"
+        "{\"type\": \"dense\", \"units\": 5, \"activation\": \"softmax\"}]},"
+        "\"compile\": {\"optimizer\": \"adam\", \"loss\": \"sparse_categorical_crossentropy\"},"
+        "\"data\": {\"train\": {\"format\": \"synthetic\", \"samples\": 40, \"input\": 200, "
+        "\"classes\": 5, \"seed\": 1}}, \"fit\": {\"batch_size\": 20, \"validation_split\": 0.2}}";
+    for (int data = 1; data <= 4; data += 3) {
+        double reported[4], planned[4];
+        for (int how = 0; how < 4; how++) {
+            struct store s;
+            struct gang g;
+            store_open(&s);
+            gang_open_with(&g, job, data, 1, &s, how & 1 ? 1000 : 0);
+            g.launch.spec->fit.early_stopping = (struct early_stopping){
+                .enabled = how & 2, .patience = 9, .restore_best_weights = 1};
+            gang_run(&g);
+            reported[how] = gang_number(gang_line(&g, "ready", 0, 0), "memory_bytes");
+            planned[how] = (double)plan_memory(g.launch.spec, &g.launch.plan);
+            gang_close(&g);
+            store_close(&s);
+        }
+        for (int how = 1; how < 4; how++) {
+            double have = reported[how] - reported[0], want = planned[how] - planned[0];
+            print_message("           %d ranks, %d: %.0f bytes, foretold %.0f\n", data, how, have,
+                          want);
+            assert_true(have > 0 && fabs(have - want) < 0.05 * want);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(validation_every_so_many_epochs),
         cmocka_unit_test(early_stopping_waits_for_validation),
         cmocka_unit_test(runs_counted_in_steps),
+        cmocka_unit_test(copies_are_foretold),
         cmocka_unit_test(ensembles),
         cmocka_unit_test(an_ensemble_keeps_its_members),
         cmocka_unit_test(a_loss_that_is_not_finite_names_the_last_checkpoint),
