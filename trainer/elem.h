@@ -308,4 +308,18 @@ ELEM struct elem_state elem_sgd_step(struct elem_sgd a, struct elem_state s, flo
     return s;
 }
 
+/* A step from the anchor towards the mean `s.w` of several ranks' weights, which is taken for a
+ * gradient; Nesterov's momentum is state m. */
+struct elem_outer {
+    float rate, momentum;
+};
+
+ELEM struct elem_state elem_outer_step(struct elem_outer a, struct elem_state s, float anchor)
+{
+    float d = anchor - s.w;
+    s.m = a.momentum * s.m + d;
+    s.w = anchor - a.rate * (d + a.momentum * s.m);
+    return s;
+}
+
 #endif

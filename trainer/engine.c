@@ -1,4 +1,4 @@
-/* engine.c: setting a rank up, and the step. */
+/* engine.c: setting a rank up, and what ranks agree on. */
 #include "trainer/engine.h"
 
 #include <math.h>
@@ -209,166 +209,26 @@ int engine_exchange(struct engine *g, const struct tally *mine, struct err *e)
     return w->verbs->exchange(w, mine, sizeof *mine, g->tallies, e);
 }
 
-static void add_figures(struct figures *to, const struct loss_sums *sums, double items)
+void figures_add(struct figures *to, const struct figures *x)
 {
-    to->sums.loss += sums->loss;
-    to->sums.accuracy += sums->accuracy;
-    to->sums.mae += sums->mae;
-    to->items += items;
+    to->sums.loss += x->sums.loss;
+    to->sums.accuracy += x->sums.accuracy;
+    to->sums.mae += x->sums.mae;
+    to->items += x->items;
 }
 
+/* Only ranks that give out outputs have anything. */
 struct figures engine_sum(const struct engine *g, int member)
 {
     struct figures f[PLAN_MAX_RANKS];
     int data = g->mesh.data, each = g->mesh.ranks / data;
     memset(f, 0, (size_t)data * sizeof *f);
     for (int r = 0; r < g->mesh.ranks; r++)
-        add_figures(&f[r / each], &g->tallies[r].sums, g->tallies[r].items);
+        figures_add(&f[r / each], &(struct figures){g->tallies[r].sums, g->tallies[r].items});
     if (member >= 0)
         return f[member];
     for (int stride = 1; stride < data; stride *= 2)
         for (int d = 0; d + stride < data; d += 2 * stride)
-            add_figures(&f[d], &f[d + stride].sums, f[d + stride].items);
+            figures_add(&f[d], &f[d + stride]);
     return f[0];
-}
-
-/* Where bits depend on the norm, it may depend on no order. */
-static int needs_exact_norm(const struct engine *g)
-{
-    return g->job->optimizer.global_clipnorm > 0 || g->plan->parallel.reproducible;
-}
-
-static double squares_of(const struct engine *g, int member)
-{
-    struct exact_sum exact = {.not_finite = 0};
-    double sum = 0;
-    for (int r = 0; r < g->mesh.ranks; r++)
-        if (member < 0 || r == member) {
-            sum += g->tallies[r].squares;
-            exact_add(&exact, &g->tallies[r].exact);
-        }
-    return needs_exact_norm(g) ? exact_to_double(&exact) : sum;
-}
-
-static int check_finite(struct engine *g, struct err *e)
-{
-    for (int r = 0; r < g->mesh.ranks; r++) {
-        const struct tally *t = &g->tallies[r];
-        int bad_loss = !isfinite(t->sums.loss);
-        if (!bad_loss && isfinite(t->squares) && !t->exact.not_finite)
-            continue;
-        g->code = bad_loss ? "loss_not_finite" : "gradient_not_finite";
-        return err_set(e, ERR_INVALID,
-                       "The %s of step %lld is not finite on rank %d. A lower learning_rate, "
-                       "global_clipnorm, or data scaled to about 1 may help.",
-                       bad_loss ? "loss" : "gradient", (long long)g->step + 1, r);
-    }
-    return 0;
-}
-
-/* ---- the step ---- */
-
-static int train_share(struct engine *g, const struct items *items, struct err *e)
-{
-    struct layers_hook hook = replicas_hook(&g->replicas);
-    replicas_begin(&g->replicas);
-    int r = stage_train(&g->stage, items, g->step + 1, &hook, e);
-    return r < 0 ? r : replicas_finish(&g->replicas, e);
-}
-
-static void take_tally(struct engine *g, const struct items *items, struct tally *ret)
-{
-    *ret = (struct tally){.sums = engine_take_sums(g, g->stage.microbatches),
-                          .items = engine_counted(g, items),
-                          .stop = g->stop && *g->stop,
-                          .checkpoint = g->checkpoint};
-    replicas_squares(&g->replicas, needs_exact_norm(g), &ret->exact, &ret->squares);
-}
-
-/* The norm of the mean gradient: of all stages, or of this member. */
-static double norm_of(const struct engine *g, int member)
-{
-    double items = engine_sum(g, member).items;
-    return items > 0 ? sqrt(squares_of(g, member)) / items : 0;
-}
-
-/* An ensemble's: the mean over its members, weighted by their items, as the loss is. */
-static double reported_norm(const struct engine *g)
-{
-    double sum = 0, items = 0;
-    if (!g->mesh.ensemble)
-        return norm_of(g, -1);
-    for (int m = 0; m < g->members; m++) {
-        sum += norm_of(g, m) * g->tallies[m].items;
-        items += g->tallies[m].items;
-    }
-    return items > 0 ? sum / items : 0;
-}
-
-static int update(struct engine *g, double rate, struct err *e)
-{
-    const struct optimizer *o = &g->job->optimizer;
-    int member = g->mesh.ensemble ? g->mesh.rank : -1;
-    double items = engine_sum(g, member).items;
-    if (items == 0) /* a member whose shard has none in this batch */
-        return 0;
-    double clip = optimizer_clip(o, norm_of(g, member));
-    return replicas_update(&g->replicas, rate, ++g->updates, clip / items, e);
-}
-
-static void remember_seen(struct engine *g)
-{
-    for (int m = 0; m < g->members; m++) {
-        struct figures f = engine_sum(g, g->mesh.ensemble ? m : -1);
-        add_figures(&g->seen[m], &f.sums, f.items);
-    }
-}
-
-static int any_stop(const struct engine *g)
-{
-    for (int r = 0; r < g->mesh.ranks; r++)
-        if (g->tallies[r].stop)
-            return 1;
-    return 0;
-}
-
-/* Its data may be fetched beside this step's work. */
-static void expect_step(struct engine *g, int64_t step_in_epoch)
-{
-    struct items next;
-    if (step_in_epoch >= g->share.steps_per_epoch || g->step + 1 >= g->steps) {
-        stage_expect(&g->stage, NULL);
-        return;
-    }
-    share_items(&g->share, step_in_epoch, &next);
-    stage_expect(&g->stage, &next);
-}
-
-int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret, struct err *e)
-{
-    struct items items;
-    struct tally mine;
-    comm_set_step(g->mesh.world, g->step + 1);
-    share_items(&g->share, step_in_epoch, &items);
-    expect_step(g, step_in_epoch + 1);
-    int r = train_share(g, &items, e);
-    if (r < 0)
-        return r;
-    take_tally(g, &items, &mine);
-    if ((r = engine_exchange(g, &mine, e)) < 0 || (r = check_finite(g, e)) < 0)
-        return r;
-    double rate = optimizer_rate(&g->job->optimizer, g->step);
-    if ((r = update(g, rate, e)) < 0)
-        return r;
-    remember_seen(g);
-    struct figures all = engine_sum(g, -1);
-    g->step++;
-    *ret = (struct step_result){
-        .loss = all.sums.loss / all.items,
-        .grad_norm = reported_norm(g),
-        .learning_rate = rate,
-        .items = (int64_t)all.items / g->prepared.train.positions,
-        .stop = any_stop(g),
-    };
-    return 0;
 }

@@ -61,8 +61,11 @@ struct engine {
     struct loss_sums *merged; /* device */
     int64_t step, steps;      /* done; in all */
     int64_t updates;          /* done by this rank */
-    struct checkpoint_word checkpoint; /* this rank's, for the next step */
-    size_t *arrived;                   /* while a checkpoint is read (pieces.c); else NULL */
+    int64_t local_steps;      /* local_sgd: since the last mean */
+    int64_t pending_items, pending_step; /* delayed: behind the gradient that the next step applies,
+                                            and the step that it is of; 0: there is none */
+    struct checkpoint_word checkpoint;   /* this rank's, for the next step */
+    size_t *arrived;                     /* while a checkpoint is read (pieces.c); else NULL */
     size_t memory_bytes; /* all that this rank will ever use, but for the shared data set */
     const volatile int *stop;
     const char
@@ -84,12 +87,22 @@ void engine_close(struct engine *g);
 void engine_begin_epoch(struct engine *g, int64_t epoch); /* from 1 */
 
 struct step_result {
-    double loss, grad_norm, learning_rate;
+    double loss;
+    double grad_norm, learning_rate; /* of the gradient that was applied; 0 where none was */
     int64_t items;
-    int stop; /* some rank was asked to stop: all see it at the same step */
+    int stop;     /* some rank was asked to stop: all see it at the same step */
+    int has_comm; /* data ranks exchange something; then the time it took this rank: */
+    int64_t comm_exposed_us, comm_hidden_us; /* waiting for it, and beside computing */
 };
 /* One optimiser step on global batch `step_in_epoch` (from 0). A loss or gradient that is not
- * finite is ERR_INVALID, before any parameter changes. */
+ * finite is ERR_INVALID, before any parameter changes.
+ *
+ * With sync "delayed" the gradient of a step is applied in the next one, with its own norm, divisor
+ * and learning rate; the first step applies nothing and the last of the run two. With "local_sgd"
+ * each data coordinate applies its own gradient, clipped by its own norm, divided by an equal share
+ * of the batch's items; weights are averaged after every local_steps of them and at the end of
+ * every epoch and of the run, so that what is validated or saved is one model. The norm told is the
+ * mean of theirs. */
 int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret, struct err *e);
 
 /* Means over items, NaN where there is nothing to tell. */
@@ -114,5 +127,6 @@ double engine_counted(const struct engine *g, const struct items *items);
  * summed in (comm.h), or one member's. */
 int engine_exchange(struct engine *g, const struct tally *mine, struct err *e);
 struct figures engine_sum(const struct engine *g, int member); /* -1: all */
+void figures_add(struct figures *to, const struct figures *x);
 
 #endif

@@ -178,6 +178,8 @@ struct ops {
                           const float *g, float *w, uint16_t *m, uint16_t *v);
     void (*sgd_bfloat16)(const struct elem_sgd *a, const struct elem_dither *d, size_t n,
                          const float *g, float *w, uint16_t *m);
+    /* w, the mean of several ranks' weights, and anchor become the next weights; v may be NULL. */
+    void (*outer_step)(const struct elem_outer *a, size_t n, float *w, float *anchor, float *v);
 };
 
 extern const struct ops ops_cpu;

@@ -449,4 +449,5 @@ const struct ops ops_cpu = {
     .sgd = cpu_sgd,
     .adam_bfloat16 = cpu_adam_bfloat16,
     .sgd_bfloat16 = cpu_sgd_bfloat16,
+    .outer_step = cpu_outer_step,
 };

@@ -21,6 +21,7 @@ void cpu_from_bfloat16(size_t n, const uint16_t *x, float *y);
 void cpu_add(size_t n, const float *x, float *y);
 void cpu_add_f64(size_t n, const double *x, double *y);
 void cpu_round_bfloat16(size_t n, const float *x, float *y);
+void cpu_outer_step(const struct elem_outer *a, size_t n, float *w, float *anchor, float *v);
 void cpu_sum_squares_exactly(size_t n, const float *x, struct exact_sum *to);
 void cpu_adam_bfloat16(const struct elem_adam *a, const struct elem_dither *d, size_t n,
                        const float *g, float *w, uint16_t *m, uint16_t *v);

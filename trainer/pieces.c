@@ -218,7 +218,11 @@ int pieces_put(struct engine *g, const struct piece *p, const float *values, str
 
 void pieces_get_scalars(const struct engine *g, struct pieces_scalars *ret)
 {
-    *ret = (struct pieces_scalars){.step = g->step, .updates = g->updates};
+    *ret = (struct pieces_scalars){.step = g->step,
+                                   .updates = g->updates,
+                                   .local_steps = g->local_steps,
+                                   .pending_items = g->pending_items,
+                                   .pending_step = g->pending_step};
 }
 
 static size_t held(const struct engine *g, enum piece_kind k, const struct net_tensor *x)
@@ -229,12 +233,15 @@ static size_t held(const struct engine *g, enum piece_kind k, const struct net_t
     return count;
 }
 
-static int check_tensor(struct engine *g, const struct net_tensor *x, enum piece_kind last,
-                        struct err *e)
+/* A set of kinds. */
+#define OF(kind) (1u << (kind))
+
+static int check_tensor(struct engine *g, const struct net_tensor *x, unsigned kinds, struct err *e)
 {
-    for (int k = 0; k <= (int)last; k++) {
+    for (int k = 0; k < PIECE_KIND__MAX; k++) {
         enum piece_kind kind = (enum piece_kind)k;
-        if (!replicas_keeps(&g->replicas, kind) || (x->is_fixed && k != PIECE_PARAMETER))
+        if (!(kinds & OF(k)) || !replicas_keeps(&g->replicas, kind) ||
+            (x->is_fixed && k != PIECE_PARAMETER))
             continue;
         size_t want = held(g, kind, x), have = arrived(g, x)[k];
         if (have != want)
@@ -244,13 +251,13 @@ static int check_tensor(struct engine *g, const struct net_tensor *x, enum piece
     return 0;
 }
 
-/* Kinds up to `last` must be here; the count starts anew. */
-static int check_arrived(struct engine *g, enum piece_kind last, struct err *e)
+/* Of these kinds everything must be here; the count starts anew. */
+static int check_arrived(struct engine *g, unsigned kinds, struct err *e)
 {
     const struct net *n = &g->stage.net;
     int r = 0;
     for (int t = 0; r == 0 && t < n->tensor_count; t++)
-        r = check_tensor(g, &n->tensors[t], last, e);
+        r = check_tensor(g, &n->tensors[t], kinds, e);
     free(g->arrived);
     g->arrived = NULL;
     return r;
@@ -258,15 +265,20 @@ static int check_arrived(struct engine *g, enum piece_kind last, struct err *e)
 
 int pieces_finish(struct engine *g, const struct pieces_scalars *s, struct err *e)
 {
-    int r = check_arrived(g, PIECE_STATE_1, e);
-    if (r == 0) {
-        g->step = s->step;
-        g->updates = s->updates;
-    }
-    return r;
+    unsigned kinds = OF(PIECE_PARAMETER) | OF(PIECE_STATE_0) | OF(PIECE_STATE_1) |
+                     OF(PIECE_ANCHOR) | OF(PIECE_OUTER);
+    int r = check_arrived(g, kinds | (s->pending_items > 0 ? OF(PIECE_PENDING) : 0), e);
+    if (r < 0)
+        return r;
+    g->step = s->step;
+    g->updates = s->updates;
+    g->local_steps = s->local_steps;
+    g->pending_items = s->pending_items;
+    g->pending_step = s->pending_step;
+    return 0;
 }
 
 int pieces_finish_parameters(struct engine *g, struct err *e)
 {
-    return check_arrived(g, PIECE_PARAMETER, e);
+    return check_arrived(g, OF(PIECE_PARAMETER), e);
 }

@@ -91,7 +91,11 @@ void replicas_init(struct replicas *r, const struct job_spec *job, const struct 
         .alone = mesh->ensemble,
         .is_rounded = job->precision.weights == STORAGE_BFLOAT16,
     };
-    r->zero = has_group(r) ? plan->zero : 0;
+    /* One data rank, too: what is computed may not depend on how many there are, and a run may be
+     * gone on with on fewer. */
+    r->is_delayed = !r->alone && plan->parallel.sync == SYNC_DELAYED;
+    r->is_apart = !r->alone && plan->parallel.sync == SYNC_LOCAL_SGD;
+    r->zero = has_group(r) && !r->is_apart ? plan->zero : 0;
     if (plan->parallel.reproducible && plan->parallel.grains > plan->data)
         r->grains = (int)(plan->parallel.grains / plan->data);
     r->buckets = mem_zalloc(((size_t)layers + 1) * sizeof *r->buckets);
@@ -141,7 +145,8 @@ static int take_parameters(struct replicas *r, struct err *e)
 {
     size_t width = r->is_rounded ? sizeof(uint16_t) : sizeof(float);
     int divided = r->zero == 3 || (r->zero > 0 && r->is_rounded);
-    int s = take_arena(r, &r->master, STORAGE_FLOAT32, divided, r->zero > 0 && !divided, e);
+    int s = take_arena(r, &r->master, STORAGE_FLOAT32, divided,
+                       has_group(r) && ((r->zero > 0 && !divided) || r->is_apart), e);
     if (s == 0)
         s = take(r, (r->net->elements - r->net->trained) * sizeof(float), 0, &r->fixed, e);
     if (s == 0 && r->is_rounded && (r->zero == 1 || r->zero == 2))
@@ -156,8 +161,10 @@ static int take_parameters(struct replicas *r, struct err *e)
 
 static int take_gradients(struct replicas *r, struct err *e)
 {
-    int shared = has_group(r), divided = r->zero >= 2 && !r->grains;
-    int s = take_arena(r, &r->gradient, STORAGE_FLOAT32, divided, shared && !divided, e);
+    int divided = r->zero >= 2 && !r->grains, s = 0;
+    int shared = has_group(r) && !r->is_apart && !divided;
+    for (int i = 0; s == 0 && i <= r->is_delayed; i++)
+        s = take_arena(r, &r->gradient[i], STORAGE_FLOAT32, divided, shared, e);
     r->sum_slots = !divided ? 0 : r->plan->parallel.overlap ? 2 : 1;
     for (int i = 0; s == 0 && i < r->sum_slots; i++)
         s = take(r, r->widest * sizeof(float), 1, &r->sums[i].at, e);
@@ -166,11 +173,24 @@ static int take_gradients(struct replicas *r, struct err *e)
     return s;
 }
 
+static int take_outer(struct replicas *r, struct err *e)
+{
+    const struct parallel *p = &r->plan->parallel;
+    int s = 0;
+    if (r->is_apart && (p->outer_learning_rate != 1 || p->outer_momentum != 0))
+        s = take_arena(r, &r->anchor, STORAGE_FLOAT32, 0, 0, e);
+    if (s == 0 && r->is_apart && p->outer_momentum != 0)
+        s = take_arena(r, &r->outer, STORAGE_FLOAT32, 0, 0, e);
+    return s;
+}
+
 static int take_all(struct replicas *r, struct err *e)
 {
     int s = take_parameters(r, e);
     if (s == 0)
         s = take_gradients(r, e);
+    if (s == 0)
+        s = take_outer(r, e);
     for (int i = 0; s == 0 && i < optimizer_states(&r->job->optimizer); i++)
         s = take_arena(r, &r->state[i], r->job->precision.moments, r->zero > 0, 0, e);
     return s;
@@ -193,7 +213,7 @@ static void point(struct replicas *r)
 {
     struct net *n = r->net;
     float *master = r->master.is_divided || r->is_rounded ? NULL : r->master.at;
-    float *gradient = r->gradient.is_divided ? NULL : r->gradient.at;
+    float *gradient = r->gradient[0].is_divided ? NULL : r->gradient[0].at;
     for (int t = 0; t < n->tensor_count; t++) {
         struct net_tensor *x = &n->tensors[t];
         if (x->is_fixed)
@@ -229,7 +249,10 @@ void replicas_done(struct replicas *r)
     if (r->net) {
         give_back(r, r->master.at, r->master.is_shared);
         give_back(r, r->copies.at, r->copies.is_shared);
-        give_back(r, r->gradient.at, r->gradient.is_shared);
+        for (int i = 0; i < 2; i++)
+            give_back(r, r->gradient[i].at, r->gradient[i].is_shared);
+        give_back(r, r->anchor.at, r->anchor.is_shared);
+        give_back(r, r->outer.at, r->outer.is_shared);
         for (int i = 0; i < NET_STATES; i++)
             give_back(r, r->state[i].at, r->state[i].is_shared);
         for (int i = 0; i < BUCKET_LEVELS; i++)

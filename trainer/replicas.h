@@ -30,6 +30,15 @@
  * zero 0 they are rounded on the way and nothing is kept twice; else a rank has the masters of its
  * own part only, and the copies of all (zero 3: of its part) as bfloat16.
  *
+ * Delayed. The sums of a step go on beside the whole next one, which computes into a second arena
+ * with the weights as they were before: w(t+1) = w(t) - update of g(w(t-1)).
+ *
+ * local_sgd. Data ranks update weights of their own, with optimizer state of their own, and meet
+ * now and then: all take the mean of the weights (a sum in the tree over ranks, times 1/ranks).
+ * With an outer learning rate a or momentum u the mean is a gradient instead, d = anchor - mean,
+ * and Nesterov's step is taken with it (Douillard et al., "DiLoCo", 2023): v = u v + d, weights =
+ * anchor - a (d + u v), which become the next anchor.
+ *
  * A rank that has no replicas (the only one, or a member of an ensemble) owns everything and calls
  * nobody.
  */
@@ -75,7 +84,7 @@ struct bucket {
     int first, last;           /* layers with trained elements: first..last */
     int layers, left;          /* how many; of them not complete yet */
     int rounds;                /* sums of it that were begun in this step; zero 2 and 3 */
-    int64_t summed, gathered;  /* tickets */
+    int64_t gathered;          /* ticket of what makes its parameters whole again */
 };
 
 /* Memory for one bucket at a time. */
@@ -96,6 +105,8 @@ struct replicas {
     int alone;           /* members: they have nothing in common */
     int zero;            /* 0 without replicas */
     int is_rounded;      /* layers read bfloat16 copies */
+    int is_delayed;      /* a gradient is applied one step late */
+    int is_apart;        /* local_sgd: data ranks have weights of their own between two means */
     int grains;          /* this rank's, in a tree; 0: micro-batches are added up as they come */
 
     struct bucket *buckets;
@@ -106,7 +117,12 @@ struct replicas {
 
     struct arena master;            /* float32 */
     struct arena copies;            /* bfloat16, of all; zero 1 and 2 */
-    struct arena gradient;          /* whole, or with zero 2 and 3 own parts of the sums */
+    struct arena gradient[2];       /* whole, or with zero 2 and 3 own parts of the sums; the second
+                                       one where delayed, in turn */
+    int writes, ready;              /* which one passes write to, and which can be applied */
+    int64_t summed[2];              /* tickets of their last sums */
+    struct arena anchor, outer;     /* local_sgd with outer steps: weights at the last mean, and
+                                       the momentum */
     struct arena state[NET_STATES]; /* of the optimizer */
     float *level[BUCKET_LEVELS];    /* [trained]: sums of 2^i grains */
     float *fixed;                   /* [elements - trained] */
@@ -132,13 +148,19 @@ void replicas_measure(struct replicas *r, size_t *ret_shared, size_t *ret_privat
 int replicas_open(struct replicas *r, const struct mesh *mesh, struct err *e);
 void replicas_done(struct replicas *r); /* safe on a zeroed struct */
 
+/* After the start values are set. */
+void replicas_start(struct replicas *r);
+
 /* ---- a step ---- */
 
 void replicas_begin(struct replicas *r);
 /* What all passes call. */
 struct layers_hook replicas_hook(struct replicas *r);
-/* After the last pass: waits for the sums. */
+/* After the last pass: waits for the sums; where gradients are delayed, for those of the step
+ * before. What is told and applied next are these. */
 int replicas_finish(struct replicas *r, struct err *e);
+/* Delayed: waits for the sums of the last step, too, which are then next. */
+int replicas_flush(struct replicas *r, struct err *e);
 
 /* The squares of the summed gradients, each element counted once in the sum over all ranks; exactly
  * where `exact`, else `*ret_sum` is rounded as it comes. */
@@ -151,8 +173,16 @@ int replicas_update(struct replicas *r, double rate, int64_t update, double scal
 /* Nothing is on its way any more. */
 int replicas_settle(struct replicas *r, struct err *e);
 
-/* Since the last call: communication that the caller waited for, and that ran beside it. */
-void replicas_times(struct replicas *r, int64_t *ret_exposed_us, int64_t *ret_hidden_us);
+/* local_sgd: sets all weights to their mean over the data ranks, or a step towards it; under way
+ * when it returns. */
+int replicas_average(struct replicas *r, struct err *e);
+
+int replicas_are_delayed(const struct replicas *r);
+int replicas_are_apart(const struct replicas *r);
+
+/* Since the last call: communication that the caller waited for, and that ran beside it. Returns 0
+ * if there is none. */
+int replicas_times(struct replicas *r, int64_t *ret_exposed_us, int64_t *ret_hidden_us);
 
 /* ---- values that outlive a step, by their place in the arenas (settled) ---- */
 

@@ -11,7 +11,7 @@ void *arena_at(const struct arena *s, const struct bucket *b, size_t at);
 /* This data rank's part of a bucket, whether or not anything is divided. */
 void part_of(const struct replicas *r, const struct bucket *b, size_t *ret_begin, size_t *ret_end);
 
-/* Where the bucket's summed gradients stand: of its own part. */
-float *summed(const struct replicas *r, const struct bucket *b);
+/* Where the bucket's summed gradients stand, of its own part, in arena `which` of them. */
+float *summed(const struct replicas *r, int which, const struct bucket *b);
 
 #endif

@@ -164,14 +164,14 @@ static int open_sums(struct replicas *r, int i, struct err *e)
  */
 static float *leaf(const struct replicas *r, int j)
 {
-    return j % 2 == 0 ? r->level[0] : r->gradient.at;
+    return j % 2 == 0 ? r->level[0] : r->gradient[r->writes].at;
 }
 
 static void carry(const struct replicas *r, int layer, int j)
 {
     const struct net_layer *y = &r->net->layers[layer];
     const struct ops *o = r->net->ops;
-    float *sum = (float *)r->gradient.at + y->begin;
+    float *sum = (float *)r->gradient[r->writes].at + y->begin;
     size_t n = y->end - y->begin;
     int k = 0;
     for (; j >> k & 1; k++)
@@ -204,6 +204,7 @@ static int aim_gradients(struct replicas *r, int layer, int j, float *ret_beta, 
         s = open_sums(r, r->bucket_of[layer], e);
         point_gradients(r, layer, (float *)r->sums[r->turn].at + (y->begin - b->begin));
     } else {
+        point_gradients(r, layer, (float *)r->gradient[r->writes].at + y->begin);
         *ret_beta = j > 0 ? 1.0f : 0.0f;
     }
     return s;
@@ -211,26 +212,28 @@ static int aim_gradients(struct replicas *r, int layer, int j, float *ret_beta, 
 
 /* ---- sums ---- */
 
-float *summed(const struct replicas *r, const struct bucket *b)
+float *summed(const struct replicas *r, int which, const struct bucket *b)
 {
-    return arena_at(&r->gradient, b, b->own_begin);
+    return arena_at(&r->gradient[which], b, b->own_begin);
 }
 
-/* Jobs: of a bucket in the gradient arena, and of one in a slot, of which a rank keeps its part. */
-static int sum_bucket(void *context, int i, struct err *e)
+/* Jobs; the argument is 2 times a bucket or slot, plus the arena of the gradients. The first is of
+ * a bucket that lies there. */
+static int sum_bucket(void *context, int argument, struct err *e)
 {
     struct replicas *r = context;
-    const struct bucket *b = &r->buckets[i];
+    const struct bucket *b = &r->buckets[argument / 2];
     const struct comm_verbs *v = r->group->verbs;
-    float *at = (float *)r->gradient.at + b->begin;
+    float *at = (float *)r->gradient[argument % 2].at + b->begin;
     return r->zero > 0 ? v->reduce_scatter(r->group, at, b->end - b->begin, COMM_F32, e)
                        : v->all_reduce(r->group, at, b->end - b->begin, COMM_F32, e);
 }
 
-static int sum_slot(void *context, int i, struct err *e)
+/* Of one in a slot, of which a rank keeps its part. */
+static int sum_slot(void *context, int argument, struct err *e)
 {
     struct replicas *r = context;
-    const struct slot *s = &r->sums[i];
+    const struct slot *s = &r->sums[argument / 2];
     const struct bucket *b = &r->buckets[s->bucket];
     const struct ops *o = r->net->ops;
     size_t n = b->own_end - b->own_begin;
@@ -238,10 +241,11 @@ static int sum_slot(void *context, int i, struct err *e)
     const float *own = (const float *)s->at + (b->own_begin - b->begin);
     if (status < 0)
         return status;
+    float *sum = summed(r, argument % 2, b);
     if (s->adds)
-        o->add(n, own, summed(r, b));
+        o->add(n, own, sum);
     else
-        o->copy(summed(r, b), own, n * sizeof *own);
+        o->copy(sum, own, n * sizeof *own);
     return 0;
 }
 
@@ -249,15 +253,16 @@ static int sum_slot(void *context, int i, struct err *e)
 static void sum_complete(struct replicas *r)
 {
     for (; r->next < r->count && r->buckets[r->next].left == 0; r->next++)
-        if (r->group)
-            r->buckets[r->next].summed = queue_submit(r->queue, sum_bucket, r, r->next);
+        if (r->group && !r->is_apart)
+            r->summed[r->writes] = queue_submit(r->queue, sum_bucket, r, 2 * r->next + r->writes);
 }
 
 static void sum_scratch(struct replicas *r, struct bucket *b)
 {
     struct slot *s = &r->sums[r->turn];
     s->adds = b->rounds++ > 0;
-    s->ticket = b->summed = queue_submit(r->queue, sum_slot, r, r->turn);
+    s->ticket = queue_submit(r->queue, sum_slot, r, 2 * r->turn + r->writes);
+    r->summed[r->writes] = s->ticket;
     b->left = b->layers;
 }
 
@@ -313,6 +318,7 @@ struct layers_hook replicas_hook(struct replicas *r)
 void replicas_begin(struct replicas *r)
 {
     r->next = 0;
+    r->writes ^= r->is_delayed;
     for (int i = 0; i < r->count; i++) {
         r->buckets[i].left = r->buckets[i].layers;
         r->buckets[i].rounds = 0;
@@ -325,13 +331,20 @@ int replicas_finish(struct replicas *r, struct err *e)
     for (int i = 0; i < r->count; i++)
         if (!r->sum_slots && r->buckets[i].left > 0)
             BUG("backward has left out %d layers of bucket %d", r->buckets[i].left, i);
+    r->ready = r->writes ^ r->is_delayed;
+    return r->is_delayed ? queue_wait(r->queue, r->summed[r->ready], e) : replicas_settle(r, e);
+}
+
+int replicas_flush(struct replicas *r, struct err *e)
+{
+    r->ready = r->writes;
     return replicas_settle(r, e);
 }
 
 /* Without a division all ranks have all sums, and the first one counts. */
 static int counts(const struct replicas *r)
 {
-    return r->zero > 0 || !r->group || r->data_rank == 0;
+    return r->zero > 0 || !r->group || r->is_apart || r->data_rank == 0;
 }
 
 static void add_squares(const struct ops *o, size_t n, const float *x, int exact,
@@ -355,7 +368,7 @@ static void add_own_squares(const struct replicas *r, const struct bucket *b, in
         size_t begin = x->offset > b->own_begin ? x->offset : b->own_begin;
         size_t end = x->offset + x->elements < b->own_end ? x->offset + x->elements : b->own_end;
         if (begin < end && !x->is_fixed && net_is_own(n, x))
-            add_squares(n->ops, end - begin, summed(r, b) + (begin - b->own_begin), exact,
+            add_squares(n->ops, end - begin, summed(r, r->ready, b) + (begin - b->own_begin), exact,
                         ret_exact, ret_sum);
     }
 }
@@ -370,8 +383,8 @@ void replicas_squares(const struct replicas *r, int exact, struct exact_sum *ret
         if (r->net->tensor_rank > 0)
             add_own_squares(r, b, exact, ret_exact, ret_sum);
         else
-            add_squares(r->net->ops, b->own_end - b->own_begin, summed(r, b), exact, ret_exact,
-                        ret_sum);
+            add_squares(r->net->ops, b->own_end - b->own_begin, summed(r, r->ready, b), exact,
+                        ret_exact, ret_sum);
     }
 }
 
@@ -407,7 +420,7 @@ int replicas_update(struct replicas *r, double rate, int64_t update, double scal
         struct optimizer_range x = {.begin = b->own_begin,
                                     .end = b->own_end,
                                     .parameter = arena_at(&r->master, b, b->own_begin),
-                                    .gradient = summed(r, b)};
+                                    .gradient = summed(r, r->ready, b)};
         for (int s = 0; s < NET_STATES; s++)
             x.state[s] = arena_at(&r->state[s], b, b->own_begin);
         optimizer_update(&r->job->optimizer, r->net, rate, update, scale, r->job->precision.moments,
@@ -421,11 +434,12 @@ int replicas_settle(struct replicas *r, struct err *e)
     return queue_wait_all(r->queue, e);
 }
 
-void replicas_times(struct replicas *r, int64_t *ret_exposed_us, int64_t *ret_hidden_us)
+int replicas_times(struct replicas *r, int64_t *ret_exposed_us, int64_t *ret_hidden_us)
 {
     struct queue_times now = queue_times(r->queue);
     int64_t busy = now.busy - r->seen.busy, waited = now.waited - r->seen.waited;
     *ret_exposed_us = waited;
     *ret_hidden_us = busy > waited ? busy - waited : 0;
     r->seen = now;
+    return r->group != NULL;
 }

@@ -13,9 +13,9 @@ static const struct arena *arena_of(const struct replicas *r, enum piece_kind k)
     case PIECE_PARAMETER: return &r->master;
     case PIECE_STATE_0: return &r->state[0];
     case PIECE_STATE_1: return &r->state[1];
-    case PIECE_PENDING:
-    case PIECE_ANCHOR:
-    case PIECE_OUTER:
+    case PIECE_PENDING: return r->is_delayed ? &r->gradient[r->writes] : &none;
+    case PIECE_ANCHOR: return &r->anchor;
+    case PIECE_OUTER: return &r->outer;
     case PIECE_RESIDUAL:
     case PIECE_KIND__MAX: break;
     }
@@ -29,8 +29,8 @@ int replicas_keeps(const struct replicas *r, enum piece_kind k)
 
 int replicas_differ(const struct replicas *r, enum piece_kind k)
 {
-    (void)k;
-    return r->alone;
+    int is_own = k == PIECE_PARAMETER || k == PIECE_STATE_0 || k == PIECE_STATE_1;
+    return r->alone || (r->is_apart && is_own);
 }
 
 /* ---- ranges ---- */
@@ -58,7 +58,8 @@ static void clip(size_t low, size_t high, size_t *begin, size_t *end)
 static void clip_arena(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end)
 {
     const struct bucket *b = bucket_at(r, *begin);
-    if (arena_of(r, k)->is_divided)
+    /* Of sums in whole arenas, too, only the own part is complete. */
+    if (arena_of(r, k)->is_divided || (k == PIECE_PENDING && r->zero > 0))
         clip(b->own_begin, b->own_end, begin, end);
 }
 

@@ -108,6 +108,9 @@ int report_step(struct report *r, int64_t step, int64_t epoch, const struct step
     add_number(&r->lines, "grad_norm", s->grad_norm);
     add_number(&r->lines, "learning_rate", s->learning_rate);
     r->samples_per_second = (double)s->items * 1e6 / (double)(took > 0 ? took : 1);
+    if (s->has_comm)
+        buf_addf(&r->lines, ",\"comm_exposed_us\":%lld,\"comm_hidden_us\":%lld",
+                 (long long)s->comm_exposed_us, (long long)s->comm_hidden_us);
     buf_addf(&r->lines, ",\"time_us\":%lld,\"samples_per_second\":%.1f}\n",
              (long long)clock_wall_us(), r->samples_per_second);
     r->step_us = now;

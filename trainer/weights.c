@@ -117,13 +117,15 @@ static int read_file(struct engine *g, struct err *e)
 
 int weights_start(struct engine *g, struct err *e)
 {
-    if (!g->job->model.weights) {
+    int r = 0;
+    if (g->job->model.weights)
+        r = read_file(g, e);
+    else
         initialize(g);
-        return 0;
-    }
-    int r = read_file(g, e);
     if (r < 0)
         g->code = "weights_invalid";
+    else
+        replicas_start(&g->replicas);
     return r;
 }
 

@@ -1,70 +1,6 @@
-/* What data ranks do for one another: ZeRO stages give the bits of whole updates, reproducible runs
- * one checksum on any mesh, and the forms of storage what they promise. Real processes. */
-#include <math.h>
-
-#include "tests/unit/trainer_gang.h"
-
-/* Buckets of their own for two layers, one for the rest; vectors that do not decay; a clipped norm
- * that is summed over parts. */
-#define WIDE                                                                                       \
-    "{\"name\": \"wide\", \"model\": {\"input\": [6], \"layers\": ["                               \
-    "{\"type\": \"dense\", \"units\": 1100, \"activation\": \"tanh\"},"                            \
-    "{\"type\": \"dense\", \"units\": 1000, \"activation\": \"tanh\"},"                            \
-    "{\"type\": \"dense\", \"units\": 1080, \"activation\": \"tanh\"},"                            \
-    "{\"type\": \"dropout\", \"rate\": 0.3}, {\"type\": \"layer_normalization\"},"                 \
-    "{\"type\": \"dense\", \"units\": 4, \"activation\": \"softmax\"}]},"                          \
-    "\"compile\": {\"optimizer\": {\"name\": \"adamw\", \"learning_rate\": 0.001, "                \
-    "\"weight_decay\": 0.1, \"exclude_from_weight_decay\": \"vectors\", \"global_clipnorm\": 1},"  \
-    "\"loss\": \"sparse_categorical_crossentropy\", \"metrics\": [\"accuracy\"]},"                 \
-    "\"data\": {\"train\": {\"format\": \"synthetic\", \"samples\": 31, \"input\": 6, "            \
-    "\"classes\": 4, \"seed\": 1}, \"validation\": {\"format\": \"synthetic\", \"samples\": 13, "  \
-    "\"input\": 6, \"classes\": 4, \"seed\": 2}},"                                                 \
-    "\"fit\": {\"batch_size\": 12, \"seed\": 3, \"epochs\": 2}}"
-
-#define DROPPING                                                                                   \
-    SMALL("101", "22",                                                                             \
-          "{\"type\": \"dropout\", \"rate\": 0.3}, "                                               \
-          "{\"type\": \"layer_normalization\"},",                                                  \
-          "\"epochs\": 2")
-
-struct form {
-    int data, pipeline, microbatches, zero, reproducible, overlap;
-};
-
-static void say(const struct form *f)
-{
-    print_message("           %d x %d, %d micro-batches, zero %d%s%s\n", f->data, f->pipeline,
-                  f->microbatches, f->zero, f->reproducible ? ", reproducible" : "",
-                  f->overlap ? ", overlap" : "");
-}
-
-static void run_form(const char *job, const struct form *f, struct gang *g)
-{
-    json_auto_t *doc = gang_job(job);
-    say(f);
-    gang_open(g, doc, f->pipeline > 1 ? STRATEGY_PIPELINE : STRATEGY_MIRRORED, f->data, f->pipeline,
-              f->microbatches, SCHEDULE_GPIPE);
-    g->launch.plan.zero = f->zero;
-    g->launch.plan.parallel.reproducible = f->reproducible;
-    g->launch.plan.parallel.grains = 8;
-    g->launch.plan.parallel.overlap = f->overlap;
-    gang_run(g);
-}
-
-static void weights_of(const char *job, const struct form *f, struct buf *ret)
-{
-    struct gang g;
-    run_form(job, f, &g);
-    read_whole(&g, "model.safetensors", ret);
-    gang_close(&g);
-}
-
-static void check_equal(const struct buf *a, const struct buf *b)
-{
-    assert_int_equal(a->len, b->len);
-    if (memcmp(a->data, b->data, a->len) != 0)
-        fail_msg("other bits");
-}
+/* What data ranks do for one another: ZeRO stages give the bits of whole updates, and reproducible
+ * runs one checksum on any mesh. Real processes. */
+#include "tests/unit/trainer_forms.h"
 
 /* ---- ZeRO ---- */
 
@@ -97,22 +33,6 @@ static void every_zero_stage_gives_the_same_bits(void **state)
 }
 
 /* ---- reproducible ---- */
-
-/* Batches of 22 and, the last one, 13 items in eight grains; an item alone in the last batch of
- * the second job, and batches smaller than the grains. */
-#define REPRODUCIBLE(SAMPLES, BATCH)                                                               \
-    "{\"name\": \"same\", \"model\": {\"input\": [6], \"layers\": ["                               \
-    "{\"type\": \"dense\", \"units\": 19, \"activation\": \"tanh\"},"                              \
-    "{\"type\": \"dropout\", \"rate\": 0.3},"                                                      \
-    "{\"type\": \"dense\", \"units\": 33, \"activation\": \"gelu\"}, "                             \
-    "{\"type\": \"layer_normalization\"},"                                                         \
-    "{\"type\": \"dense\", \"units\": 4, \"activation\": \"softmax\"}]},"                          \
-    "\"compile\": {\"optimizer\": {\"name\": \"adamw\", \"learning_rate\": 0.01, "                 \
-    "\"weight_decay\": 0.1, \"exclude_from_weight_decay\": \"vectors\", \"global_clipnorm\": "     \
-    "0.5}, \"loss\": \"sparse_categorical_crossentropy\", \"metrics\": [\"accuracy\"]},"           \
-    "\"data\": {\"train\": {\"format\": \"synthetic\", \"samples\": " SAMPLES                      \
-    ", \"input\": 6, \"classes\": 4, \"seed\": 1}},"                                               \
-    "\"fit\": {\"batch_size\": " BATCH ", \"seed\": 3, \"epochs\": 2}}"
 
 static void remember(const char *job, const struct form *f, struct buf *weights, double *loss,
                      size_t steps)
@@ -166,7 +86,10 @@ static void reproducible_buckets_do_too(void **state)
     (void)state;
     struct buf want = BUF_INIT;
     static const struct form FORMS[] = {
-        {1, 1, 1, 0, 1, 0}, {2, 1, 1, 3, 1, 1}, {4, 1, 1, 2, 1, 0}, {2, 2, 1, 1, 1, 1}};
+        {.data = 1, .pipeline = 1, .microbatches = 1, .reproducible = 1},
+        {.data = 2, .pipeline = 1, .microbatches = 1, .zero = 3, .reproducible = 1, .overlap = 1},
+        {.data = 4, .pipeline = 1, .microbatches = 1, .zero = 2, .reproducible = 1},
+        {.data = 2, .pipeline = 2, .microbatches = 1, .zero = 1, .reproducible = 1, .overlap = 1}};
     weights_of(WIDE, &FORMS[0], &want);
     for (size_t i = 1; i < ARRAY_LEN(FORMS); i++) {
         struct buf got = BUF_INIT;
@@ -201,9 +124,15 @@ static void microbatches_add_up_under_every_zero_stage(void **state)
 {
     (void)state;
     for (int zero = 0; zero <= 3; zero++) {
-        const struct form accumulate = {3, 1, 4, zero, 0, zero % 2};
-        const struct form pipeline = {2, 2, 3, zero, 0, 1};
-        const struct form uneven = {7, 1, 2, zero, 0, 0}; /* the last batch has 13 items */
+        const struct form accumulate = {
+            .data = 3, .pipeline = 1, .microbatches = 4, .zero = zero, .overlap = zero % 2};
+        const struct form pipeline = {
+            .data = 2, .pipeline = 2, .microbatches = 3, .zero = zero, .overlap = 1};
+        const struct form uneven = {/* the last batch has 13 items */
+                                    .data = 7,
+                                    .pipeline = 1,
+                                    .microbatches = 2,
+                                    .zero = zero};
         check_like_one_rank(DROPPING, &accumulate);
         check_like_one_rank(DROPPING, &pipeline);
         check_like_one_rank(DROPPING, &uneven);

@@ -1,0 +1,207 @@
+/* engine_step.c: one optimiser step: passes, the tally, the update. */
+#include <math.h>
+
+#include "base/mem.h"
+#include "trainer/engine.h"
+
+/* ---- norms ---- */
+
+/* Where bits depend on the norm, it may depend on no order. */
+static int needs_exact_norm(const struct engine *g)
+{
+    return g->job->optimizer.global_clipnorm > 0 || g->plan->parallel.reproducible;
+}
+
+/* 1 where each data coordinate has a gradient of its own: members, and local_sgd. */
+static int is_apart(const struct engine *g)
+{
+    return g->mesh.ensemble || replicas_are_apart(&g->replicas);
+}
+
+/* Of all ranks, or of data coordinate `d`. */
+static double norm_of(const struct engine *g, int d, double items)
+{
+    struct exact_sum exact = {.not_finite = 0};
+    double sum = 0;
+    int each = g->mesh.ranks / g->mesh.data;
+    for (int r = 0; r < g->mesh.ranks; r++)
+        if (d < 0 || r / each == d) {
+            sum += g->tallies[r].squares;
+            exact_add(&exact, &g->tallies[r].exact);
+        }
+    double squares = needs_exact_norm(g) ? exact_to_double(&exact) : sum;
+    return items > 0 ? sqrt(squares) / items : 0;
+}
+
+/* What a data coordinate's sum of gradients is divided by: a member's own items; with local_sgd an
+ * equal share of the batch's, so that the mean of all updates is that of the whole batch. */
+static double divisor(const struct engine *g, int d, double items)
+{
+    if (g->mesh.ensemble)
+        return engine_sum(g, d).items;
+    return is_apart(g) ? items / g->mesh.data : items;
+}
+
+/* The mean over coordinates that are apart, members weighted by their items, as the loss is. */
+static double reported_norm(const struct engine *g, double items)
+{
+    double sum = 0, weights = 0;
+    if (!is_apart(g))
+        return norm_of(g, -1, items);
+    for (int d = 0; d < g->mesh.data; d++) {
+        double weight = divisor(g, d, items);
+        sum += norm_of(g, d, weight) * weight;
+        weights += weight;
+    }
+    return weights > 0 ? sum / weights : 0;
+}
+
+/* ---- what is not finite ---- */
+
+static int check_finite(struct engine *g, struct err *e)
+{
+    for (int r = 0; r < g->mesh.ranks; r++) {
+        const struct tally *t = &g->tallies[r];
+        int bad_loss = !isfinite(t->sums.loss);
+        if (!bad_loss && isfinite(t->squares) && !t->exact.not_finite)
+            continue;
+        g->code = bad_loss ? "loss_not_finite" : "gradient_not_finite";
+        return err_set(e, ERR_INVALID,
+                       "The %s of step %lld is not finite on rank %d. A lower learning_rate, "
+                       "global_clipnorm, or data scaled to about 1 may help.",
+                       bad_loss ? "loss" : "gradient", (long long)g->step + 1, r);
+    }
+    return 0;
+}
+
+/* ---- the step ---- */
+
+static int train_share(struct engine *g, const struct items *items, struct err *e)
+{
+    struct layers_hook hook = replicas_hook(&g->replicas);
+    replicas_begin(&g->replicas);
+    int r = stage_train(&g->stage, items, g->step + 1, &hook, e);
+    return r < 0 ? r : replicas_finish(&g->replicas, e);
+}
+
+static void take_tally(struct engine *g, const struct items *items, struct tally *ret)
+{
+    *ret = (struct tally){.sums = engine_take_sums(g, g->stage.microbatches),
+                          .items = engine_counted(g, items),
+                          .stop = g->stop && *g->stop,
+                          .checkpoint = g->checkpoint};
+    replicas_squares(&g->replicas, needs_exact_norm(g), &ret->exact, &ret->squares);
+}
+
+/* The summed gradient of step `of` (from 1), of a batch of `items`, is applied. */
+static int apply(struct engine *g, int64_t of, double items, struct step_result *ret, struct err *e)
+{
+    double own = divisor(g, g->mesh.data_rank, items);
+    ret->learning_rate = optimizer_rate(&g->job->optimizer, of - 1);
+    ret->grad_norm = reported_norm(g, items);
+    if (own == 0) /* a member whose shard has none in this batch */
+        return 0;
+    double norm = norm_of(g, is_apart(g) ? g->mesh.data_rank : -1, own);
+    double clip = optimizer_clip(&g->job->optimizer, norm);
+    return replicas_update(&g->replicas, ret->learning_rate, ++g->updates, clip / own, e);
+}
+
+/* Delayed: the last gradient of the run has no next step to be applied in. */
+static int apply_last(struct engine *g, struct step_result *ret, struct err *e)
+{
+    struct tally mine = {.items = 0};
+    int r = replicas_flush(&g->replicas, e);
+    if (r < 0)
+        return r;
+    replicas_squares(&g->replicas, needs_exact_norm(g), &mine.exact, &mine.squares);
+    if ((r = engine_exchange(g, &mine, e)) == 0)
+        r = check_finite(g, e);
+    if (r == 0)
+        r = apply(g, g->pending_step, (double)g->pending_items, ret, e);
+    g->pending_items = g->pending_step = 0;
+    return r;
+}
+
+static int apply_delayed(struct engine *g, double items, struct step_result *ret, struct err *e)
+{
+    int r = 0;
+    if (g->pending_items > 0)
+        r = apply(g, g->pending_step, (double)g->pending_items, ret, e);
+    g->pending_items = (int64_t)items;
+    g->pending_step = g->step + 1;
+    return r == 0 && g->step + 1 == g->steps ? apply_last(g, ret, e) : r;
+}
+
+/* After so many local steps, and wherever weights are looked at. */
+static int average(struct engine *g, int64_t step_in_epoch, struct err *e)
+{
+    int is_last = step_in_epoch + 1 == g->share.steps_per_epoch || g->step + 1 == g->steps;
+    if (++g->local_steps < g->plan->parallel.local_steps && !is_last)
+        return 0;
+    g->local_steps = 0;
+    return replicas_average(&g->replicas, e);
+}
+
+static int update(struct engine *g, int64_t step_in_epoch, double items, struct step_result *ret,
+                  struct err *e)
+{
+    if (replicas_are_delayed(&g->replicas))
+        return apply_delayed(g, items, ret, e);
+    int r = apply(g, g->step + 1, items, ret, e);
+    return r == 0 && replicas_are_apart(&g->replicas) ? average(g, step_in_epoch, e) : r;
+}
+
+static void remember_seen(struct engine *g)
+{
+    for (int m = 0; m < g->members; m++) {
+        struct figures f = engine_sum(g, g->mesh.ensemble ? m : -1);
+        figures_add(&g->seen[m], &f);
+    }
+}
+
+static int any_stop(const struct engine *g)
+{
+    for (int r = 0; r < g->mesh.ranks; r++)
+        if (g->tallies[r].stop)
+            return 1;
+    return 0;
+}
+
+/* Its data may be fetched beside this step's work. */
+static void expect_step(struct engine *g, int64_t step_in_epoch)
+{
+    struct items next;
+    if (step_in_epoch >= g->share.steps_per_epoch || g->step + 1 >= g->steps) {
+        stage_expect(&g->stage, NULL);
+        return;
+    }
+    share_items(&g->share, step_in_epoch, &next);
+    stage_expect(&g->stage, &next);
+}
+
+int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret, struct err *e)
+{
+    struct items items;
+    struct tally mine;
+    comm_set_step(g->mesh.world, g->step + 1);
+    share_items(&g->share, step_in_epoch, &items);
+    expect_step(g, step_in_epoch + 1);
+    int r = train_share(g, &items, e);
+    if (r < 0)
+        return r;
+    take_tally(g, &items, &mine);
+    if ((r = engine_exchange(g, &mine, e)) < 0 || (r = check_finite(g, e)) < 0)
+        return r;
+    remember_seen(g);
+    struct figures all = engine_sum(g, -1);
+    *ret = (struct step_result){
+        .loss = all.sums.loss / all.items,
+        .items = (int64_t)all.items / g->prepared.train.positions,
+        .stop = any_stop(g),
+    };
+    if ((r = update(g, step_in_epoch, all.items, ret, e)) < 0)
+        return r;
+    ret->has_comm = replicas_times(&g->replicas, &ret->comm_exposed_us, &ret->comm_hidden_us);
+    g->step++;
+    return 0;
+}
