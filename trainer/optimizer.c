@@ -14,15 +14,25 @@ int optimizer_states(const struct optimizer *o)
     return 0;
 }
 
+/* From 1 to the floor alpha, after the warm-up. */
+static double fall(const struct optimizer *o, int64_t step)
+{
+    double share = (double)(step - o->warmup_steps) / (double)(o->decay_steps - o->warmup_steps);
+    double left = 1.0 - fmin(share, 1.0);
+    if (o->schedule == SCHEDULE_COSINE)
+        left = 0.5 * (1.0 + cos(M_PI * fmin(share, 1.0)));
+    return o->alpha + (1.0 - o->alpha) * left;
+}
+
 double optimizer_rate(const struct optimizer *o, int64_t step)
 {
-    if (o->schedule != SCHEDULE_COSINE)
+    if (o->schedule == SCHEDULE_CONSTANT)
         return o->learning_rate;
     if (step < o->warmup_steps)
         return o->learning_rate * (double)(step + 1) / (double)o->warmup_steps;
-    double share = (double)(step - o->warmup_steps) / (double)(o->decay_steps - o->warmup_steps);
-    double cosine = 0.5 * (1.0 + cos(M_PI * fmin(share, 1.0)));
-    return o->learning_rate * (o->alpha + (1.0 - o->alpha) * cosine);
+    if (o->schedule == SCHEDULE_STEP)
+        return o->learning_rate * pow(o->gamma, (double)((step - o->warmup_steps) / o->step_size));
+    return o->learning_rate * fall(o, step);
 }
 
 double optimizer_clip(const struct optimizer *o, double norm)

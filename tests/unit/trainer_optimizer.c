@@ -90,6 +90,34 @@ static void cosine_warms_up_and_falls(void **state)
     assert_true(optimizer_rate(&o, 7) == 0.4);
 }
 
+static void linear_falls_to_its_floor(void **state)
+{
+    (void)state;
+    struct optimizer o = {.learning_rate = 0.4,
+                          .schedule = SCHEDULE_LINEAR,
+                          .warmup_steps = 4,
+                          .decay_steps = 12,
+                          .alpha = 0.1};
+    assert_true(fabs(optimizer_rate(&o, 1) - 0.2) < 1e-12);
+    assert_true(fabs(optimizer_rate(&o, 4) - 0.4) < 1e-12);
+    assert_true(fabs(optimizer_rate(&o, 6) - 0.4 * (0.1 + 0.9 * 0.75)) < 1e-12);
+    assert_true(fabs(optimizer_rate(&o, 12) - 0.04) < 1e-12);
+    assert_true(fabs(optimizer_rate(&o, 1000) - 0.04) < 1e-12);
+}
+
+static void steps_fall_all_at_once(void **state)
+{
+    (void)state;
+    struct optimizer o = {.learning_rate = 0.4,
+                          .schedule = SCHEDULE_STEP,
+                          .warmup_steps = 2,
+                          .step_size = 3,
+                          .gamma = 0.5};
+    static const double want[] = {0.2, 0.4, 0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.1};
+    for (int64_t s = 0; s < (int64_t)ARRAY_LEN(want); s++)
+        assert_true(fabs(optimizer_rate(&o, s) - want[s]) < 1e-12);
+}
+
 static void clipping_scales_down_only(void **state)
 {
     (void)state;
@@ -226,6 +254,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cosine_warms_up_and_falls),
+        cmocka_unit_test(linear_falls_to_its_floor),
+        cmocka_unit_test(steps_fall_all_at_once),
         cmocka_unit_test(clipping_scales_down_only),
         cmocka_unit_test(weight_decay_spares_vectors_when_asked),
         cmocka_unit_test(an_update_in_parts_gives_the_same_bits),
