@@ -20,9 +20,29 @@ static double padded(double bytes)
     return ceil(bytes / 64) * 64;
 }
 
+static int is_alone(const struct plan *p)
+{
+    return p->kind == STRATEGY_SEGMENT_ENSEMBLE;
+}
+
 static int has_group(const struct plan *p)
 {
-    return p->data > 1 && p->kind != STRATEGY_SEGMENT_ENSEMBLE;
+    return p->data > 1 && !is_alone(p);
+}
+
+/* Data ranks have weights of their own between two means. */
+static int is_apart(const struct plan *p)
+{
+    return p->parallel.sync == SYNC_LOCAL_SGD && !is_alone(p);
+}
+
+/* Weights at the last mean, and the momentum of the steps towards it. */
+static int outer_arenas(const struct plan *p)
+{
+    const struct parallel *q = &p->parallel;
+    if (!is_apart(p))
+        return 0;
+    return (q->outer_learning_rate != 1 || q->outer_momentum != 0) + (q->outer_momentum != 0);
 }
 
 static void end_bucket(struct values *x, double elements)
@@ -84,7 +104,8 @@ static void add_parameters(const struct values *x, int zero, double *own, double
     enum storage_type type = x->view->job->precision.weights;
     int rounded = type == STORAGE_BFLOAT16, divided = zero == 3 || (zero > 0 && rounded);
     int slots = zero < 3 ? 0 : x->view->plan->parallel.overlap ? 2 : 1;
-    *(zero > 0 && !divided ? shared : own) += store(x, 4, divided);
+    int meets = zero > 0 || is_apart(x->view->plan);
+    *(has_group(x->view->plan) && meets && !divided ? shared : own) += store(x, 4, divided);
     *own += padded(4 * x->fixed);
     if (rounded && (zero == 1 || zero == 2))
         *shared += store(x, 2, 0);
@@ -99,7 +120,8 @@ static void add_gradients(const struct values *x, int zero, double *own, double 
     int grains = p->parallel.reproducible && x->view->microbatches > 1 ? x->view->microbatches : 0;
     int divided = zero >= 2 && !grains;
     int slots = !divided ? 0 : p->parallel.overlap ? 2 : 1;
-    *(has_group(p) && !divided ? shared : own) += store(x, 4, divided);
+    int arenas = p->parallel.sync == SYNC_DELAYED && !is_alone(p) ? 2 : 1;
+    *(has_group(p) && !is_apart(p) && !divided ? shared : own) += arenas * store(x, 4, divided);
     *shared += slots * padded(4 * x->widest);
     for (; grains > 1; grains /= 2) /* sums that wait in the tree */
         *own += store(x, 4, 0);
@@ -127,10 +149,11 @@ void memory_add_values(const struct memory_view *v, int place, double *ret_priva
 {
     const struct plan *p = v->plan;
     struct values x = {.view = v};
-    int zero = has_group(p) ? p->zero : 0;
+    int zero = has_group(p) && !is_apart(p) ? p->zero : 0;
     cut_buckets(&x, place);
     add_parameters(&x, zero, ret_private, ret_shared);
     add_gradients(&x, zero, ret_private, ret_shared);
+    *ret_private += outer_arenas(p) * store(&x, 4, 0);
     *ret_private += optimizer_states(&v->job->optimizer) *
                     store(&x, width(v->job->precision.moments), zero > 0);
     *ret_private += copies(&x);
