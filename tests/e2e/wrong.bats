@@ -38,7 +38,7 @@ wrong() {
   wrong '.model.layers = []' 422 /model/layers
   wrong '.model.input = [0]' 422 /model/input/0
   wrong '.model.layers[0] = {type: "reshape", target_shape: [7, 9]}' 422 /model/layers/0/target_shape 63 64
-  wrong '.model.layers[0] = {type: "conv2d", filters: 3}' 422 /model/layers/0/type dense
+  wrong '.model.layers[0] = {type: "lstm", units: 3}' 422 /model/layers/0/type dense
   wrong '.compile.loss = "crossentropy"' 422 /compile/loss sparse_categorical_crossentropy
   wrong '.compile.optimizer = {name: "adam", learning_rate: -1}' 422 /compile/optimizer/learning_rate
   wrong '.compile.metrics = ["acuracy"]' 422 /compile/metrics/0 accuracy
@@ -51,7 +51,7 @@ wrong() {
   wrong '.data.train.format = "parquet"' 422 /data/train/format csv
   wrong '.resources = {devices: 0}' 422 /resources/devices
   wrong '.strategy = "mirored"' 422 /strategy mirrored
-  wrong '.strategy = {tensor: 2}' 422 /strategy/tensor
+  wrong '.strategy = {tensor: 0}' 422 /strategy/tensor
   wrong '.strategy = {data: 2, pipeline: 2} | .resources = {devices: 3}' 422 /strategy 4 3
   wrong '.strategy = "pipeline" | .resources = {devices: 5}' 422 /strategy
   wrong '.time_limit = "soon"' 422 /time_limit 15m
