@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Speed, measured through the real programs: run.sh [submit|latency|throughput|list|allreduce|train|checkpoint]...
+# Speed, measured through the real programs: run.sh [submit|latency|throughput|list|allreduce|train|checkpoint|forms]...
 # Figures are medians; a peer that is installed is measured in the same run and given as a ratio, and
 # for one that is not, the package to install is named.
 set -euo pipefail
@@ -188,7 +188,55 @@ bench_checkpoint() {
 }
 
 echo "$(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), medians of $RUNS runs"
-for b in submit latency throughput list allreduce train checkpoint; do
+# samples/s of an MLP of four layers, 256 wide, batch 256, with a change to the job (a jq filter)
+form_once() { # RANKS FILTER
+  local id
+  id=$(submit "$(jq -nc --argjson r "$1" '{name: "form", model: {input: [256], layers: ([range(4) | {type: "dense", units: 256, activation: "relu"}] +
+    [{type: "dense", units: 10, activation: "softmax"}])}, compile: {optimizer: "adam", loss: "sparse_categorical_crossentropy"},
+    data: {train: {format: "synthetic", samples: 8192, input: 256, classes: 10, seed: 1}}, fit: {epochs: 30, batch_size: 256},
+    resources: {devices: $r}, strategy: {data: $r}} | '"$2")")
+  "$BUILD/trainyard" --server "$URL" wait "$id" >/dev/null 2>&1
+  [ "$(get "/v1/jobs/$id" | jq -r .state)" = succeeded ] || { echo "the job with $2 did not succeed" >&2; return 1; }
+  get "/v1/jobs/$id/metrics" | jq -r 'def us: (sub("\\.[0-9]+Z$"; "Z") | fromdateiso8601) + ("0." + capture("\\.(?<f>[0-9]+)Z").f | tonumber);
+    .steps | (29 * 8192) / ((.[-1].time | us) - (.[32].time | us))'
+}
+
+# What each form costs: the same job in turns with the plain one, as a ratio of medians.
+bench_forms() {
+  local i name ranks filter plain form
+  begin
+  start_coordinator
+  start_agent n1 4
+  while IFS='|' read -r name ranks filter; do
+    : >"$DIR/plain"; : >"$DIR/form"
+    for i in $(seq "$RUNS"); do
+      form_once "$ranks" . >>"$DIR/plain"
+      form_once "$ranks" "$filter" >>"$DIR/form"
+    done
+    plain=$(median <"$DIR/plain"); form=$(median <"$DIR/form")
+    row "$name, $ranks rank(s)" "$(ratio "$form" "$plain")" "of the plain $(printf %.0f "$plain") samples/s"
+  done <<'FORMS'
+reproducible|1|.strategy.reproducible = true
+reproducible|2|.strategy.reproducible = true
+4 micro-batches|1|.strategy.microbatches = 4
+zero 1|2|.strategy.zero = 1
+zero 2|2|.strategy.zero = 2
+zero 3|2|.strategy.zero = 3
+overlap|2|.strategy.overlap = true
+recompute all|1|.strategy.recompute = "all"
+bfloat16 weights and activations|1|.precision = "mixed_bfloat16"
+pipeline 1f1b, 8 micro-batches|2|.strategy = {pipeline: 2, microbatches: 8, schedule: "1f1b"}
+tensor|2|.strategy = {tensor: 2}
+local_sgd, 8 steps|2|.strategy.sync = "local_sgd"
+delayed|2|.strategy.sync = "delayed"
+codec bf16|2|.strategy.codec = "bf16"
+codec int8|2|.strategy.codec = "int8"
+codec top_k|2|.strategy.codec = "top_k"
+FORMS
+  end
+}
+
+for b in submit latency throughput list allreduce train checkpoint forms; do
   wants "$b" && "bench_$b"
 done
 exit 0
