@@ -228,14 +228,10 @@ static void check_reproducible(const struct asked *a)
         FAULT(a, "tensor", "conflict", "Use data or pipeline ranks instead.",
               "Layers split over tensor ranks add their parts in another order than a whole layer, "
               "so the bits cannot be the same.");
-    if (p->codec != CODEC_NONE)
-        FAULT(a, "codec", "conflict", OR_NOT,
-              "The codec \"%s\" rounds what each data rank sends, so the bits depend on how many "
-              "there are.",
-              codec_name(p->codec));
     if (p->sync != SYNC_EVERY_STEP)
         FAULT(a, "sync", "conflict", OR_NOT,
-              "With \"%s\" the weights depend on how many data ranks there are.",
+              "The same bits are promised where data ranks agree at every step; \"%s\" is other "
+              "mathematics.",
               sync_name(p->sync));
     if (p->shares == SHARES_MEASURED)
         FAULT(a, "shares", "conflict", OR_NOT,
@@ -254,22 +250,14 @@ static void check_sync(const struct asked *a)
         FAULT(a, "zero", "conflict", "Write \"zero\": 0, or leave \"sync\" out.",
               "With local_sgd each data rank has weights and optimizer state of its own, so there "
               "is nothing that they could divide.");
-    if (p->sync == SYNC_LOCAL_SGD && p->codec != CODEC_NONE)
-        FAULT(
-            a, "codec", "conflict", "Leave one of the two out.",
-            "A codec packs gradients, and with local_sgd none travel: only weights do, every %lld "
-            "steps.",
-            (long long)p->local_steps);
     if (p->sync == SYNC_DELAYED && s->zero == 3)
         FAULT(a, "zero", "conflict", "Write \"zero\": 2 or less, or leave \"sync\" out.",
               "With \"zero\": 3 the next step must wait for the new parameters of every layer, so "
               "that delayed gradients hide nothing.");
-    if (p->codec != CODEC_NONE && s->zero > 1)
-        FAULT(
-            a, "codec", "conflict", "Write \"zero\": 1 or less, or leave \"codec\" out.",
-            "A codec keeps what it lost of every gradient on every data rank, which is the memory "
-            "that \"zero\": %lld saves.",
-            (long long)s->zero);
+    if (p->codec != CODEC_NONE)
+        FAULT(a, "codec", "unsupported", "Leave it out, or use local_sgd to exchange less often.",
+              "Gradients travel as they are in this version; the codec \"%s\" is not in it.",
+              codec_name(p->codec));
 }
 
 struct idle {
@@ -291,8 +279,6 @@ static void warn_idle(const struct asked *a)
         {"outer_momentum", "\"sync\": \"local_sgd\"", local},
         {"top_k", "\"codec\": \"top_k\"", p->codec == CODEC_TOP_K},
         {"zero", "2 or more data ranks", !one || s->zero <= 0},
-        {"sync", "2 or more data ranks", !one || p->sync == SYNC_EVERY_STEP},
-        {"codec", "2 or more data ranks", !one || p->codec == CODEC_NONE},
         {"shares", "2 or more data ranks", !one || p->shares == SHARES_EVEN},
         {"overlap", "data ranks that exchange gradients", (!one && !local) || !p->overlap},
         {"rebalance", "a pipeline of 2 or more stages", stages || !p->rebalance},

@@ -78,9 +78,9 @@ static void set_parallel(const struct job_spec *job, struct plan *plan)
 {
     struct parallel *p = &plan->parallel;
     *p = job->strategy.parallel;
-    if (plan->data == 1 || plan->kind == STRATEGY_SEGMENT_ENSEMBLE) {
+    if (plan->kind == STRATEGY_SEGMENT_ENSEMBLE)
         p->sync = SYNC_EVERY_STEP;
-        p->codec = CODEC_NONE;
+    if (plan->data == 1 || plan->kind == STRATEGY_SEGMENT_ENSEMBLE) {
         p->shares = SHARES_EVEN;
         p->overlap = 0;
     }
@@ -160,7 +160,7 @@ static int most_zero(const struct planner *p, const struct plan *plan)
         return least_zero(p, plan);
     if (q->sync == SYNC_LOCAL_SGD)
         return 0;
-    return q->codec != CODEC_NONE ? 1 : q->sync == SYNC_DELAYED ? 2 : 3;
+    return q->sync == SYNC_DELAYED ? 2 : 3;
 }
 
 /* What recompute costs is told by the limit: none where that is no limit. */

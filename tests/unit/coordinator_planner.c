@@ -226,9 +226,6 @@ static void what_a_plan_says(void **state)
     expect_why("{\"sync\": \"local_sgd\", \"outer_momentum\": 0.9}",
                "a step of an outer optimizer");
     expect_why("{\"sync\": \"delayed\"}", "a step applies the gradient of the step before");
-    expect_why("{\"codec\": \"bf16\"}", "lossy: gradients are rounded to bfloat16");
-    expect_why("{\"codec\": \"int8\"}", "what is lost is added to the next gradient");
-    expect_why("{\"codec\": \"top_k\"}", "exchange the largest 1 % of their gradients' elements");
     expect_why("{\"recompute\": \"all\", \"data\": 4, \"microbatches\": 8}",
                "are computed again in backward instead of kept");
 }
@@ -281,13 +278,11 @@ static void what_has_no_meaning_is_dropped(void **state)
     struct faults f = {0};
     s->strategy.kind = STRATEGY_PIPELINE;
     s->strategy.zero = 1;
-    s->strategy.parallel.sync = SYNC_DELAYED;
-    s->strategy.parallel.codec = CODEC_INT8;
+    s->strategy.parallel.shares = SHARES_MEASURED;
     s->strategy.parallel.overlap = 1;
     assert_int_equal(planner_plan(s, &unknown, &p, &f), 0);
     assert_int_equal(p.zero, 0);
-    assert_int_equal(p.parallel.sync, SYNC_EVERY_STEP);
-    assert_int_equal(p.parallel.codec, CODEC_NONE);
+    assert_int_equal(p.parallel.shares, SHARES_EVEN);
     assert_int_equal(p.parallel.overlap, 0);
     plan_done(&p);
     job_spec_free(s);
