@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "base/mem.h"
-#include "trainer/engine.h"
+#include "trainer/finite.h"
 
 /* ---- norms ---- */
 
@@ -56,24 +56,6 @@ static double reported_norm(const struct engine *g, double items)
     return weights > 0 ? sum / weights : 0;
 }
 
-/* ---- what is not finite ---- */
-
-static int check_finite(struct engine *g, struct err *e)
-{
-    for (int r = 0; r < g->mesh.ranks; r++) {
-        const struct tally *t = &g->tallies[r];
-        int bad_loss = !isfinite(t->sums.loss);
-        if (!bad_loss && isfinite(t->squares) && !t->exact.not_finite)
-            continue;
-        g->code = bad_loss ? "loss_not_finite" : "gradient_not_finite";
-        return err_set(e, ERR_INVALID,
-                       "The %s of step %lld is not finite on rank %d. A lower learning_rate, "
-                       "global_clipnorm, or data scaled to about 1 may help.",
-                       bad_loss ? "loss" : "gradient", (long long)g->step + 1, r);
-    }
-    return 0;
-}
-
 /* ---- the step ---- */
 
 static int train_share(struct engine *g, const struct items *items, struct err *e)
@@ -115,7 +97,7 @@ static int apply_last(struct engine *g, struct step_result *ret, struct err *e)
         return r;
     replicas_squares(&g->replicas, needs_exact_norm(g), &mine.exact, &mine.squares);
     if ((r = engine_exchange(g, &mine, e)) == 0)
-        r = check_finite(g, e);
+        r = engine_check_finite(g, e);
     if (r == 0)
         r = apply(g, g->pending_step, (double)g->pending_items, ret, e);
     g->pending_items = g->pending_step = 0;
@@ -190,7 +172,7 @@ int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret
     if (r < 0)
         return r;
     take_tally(g, &items, &mine);
-    if ((r = engine_exchange(g, &mine, e)) < 0 || (r = check_finite(g, e)) < 0)
+    if ((r = engine_exchange(g, &mine, e)) < 0 || (r = engine_check_finite(g, e)) < 0)
         return r;
     remember_seen(g);
     struct figures all = engine_sum(g, -1);
