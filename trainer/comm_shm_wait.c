@@ -323,7 +323,7 @@ static int is_late(struct shm *s, struct vigil *v)
         begin_again(v, now, progress);
     } else if (!v->halfway && now - v->since > s->deadline_us / 2) {
         look_at_clocks(s, v, now);
-    } else if (now - v->since > s->deadline_us) {
+    } else if (now - v->since > s->deadline_us && v->used_us) {
         if (!anyone_works(s, v, now - v->halfway))
             return 1;
         begin_again(v, now, progress);

@@ -63,17 +63,18 @@ static void host_of(const struct sockaddr_storage *a, socklen_t size, char out[T
 
 static int port_of(const struct sockaddr_storage *a)
 {
-    if (a->ss_family == AF_INET6)
-        return ntohs(((const struct sockaddr_in6 *)a)->sin6_port);
-    return ntohs(((const struct sockaddr_in *)a)->sin_port);
+    uint16_t port; /* behind the family in both */
+    _Static_assert(offsetof(struct sockaddr_in, sin_port) ==
+                       offsetof(struct sockaddr_in6, sin6_port),
+                   "a port has two places");
+    memcpy(&port, (const char *)a + offsetof(struct sockaddr_in, sin_port), sizeof port);
+    return ntohs(port);
 }
 
 static void set_port(struct sockaddr_storage *a, int port)
 {
-    if (a->ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)a)->sin6_port = htons((uint16_t)port);
-    else
-        ((struct sockaddr_in *)a)->sin_port = htons((uint16_t)port);
+    uint16_t x = htons((uint16_t)port);
+    memcpy((char *)a + offsetof(struct sockaddr_in, sin_port), &x, sizeof x);
 }
 
 static int look_up(const char *host, int port, struct sockaddr_storage *ret, socklen_t *ret_size,
@@ -159,7 +160,7 @@ static int pending_max(const struct tcp *t)
 void tcp_accept(struct tcp *t)
 {
     for (int i = 0; i < ACCEPTS; i++) {
-        struct sockaddr_storage a;
+        struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
         socklen_t size = sizeof a;
         int fd = accept4(t->listener, (struct sockaddr *)&a, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
@@ -353,7 +354,7 @@ static int try_connect(struct tcp *t, const struct sockaddr_storage *a, socklen_
 /* Where this rank can be reached: on the address by which it reached rank 0. */
 static int listen_beside(struct tcp *t, int fd, struct err *e)
 {
-    struct sockaddr_storage a;
+    struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
     socklen_t size = sizeof a;
     if (t->listener >= 0)
         return 0;
@@ -570,7 +571,7 @@ static int control_of(struct tcp *t, int rank, struct err *e)
 {
     struct call c = {.family = COMM_WORLD, .lane = LANE_CONTROL, .to = rank};
     struct tcp_link l = {.fd = -1};
-    struct tcp_hello h;
+    struct tcp_hello h = {.size = 0};
     int r;
     if (rank < t->rank) {
         r = address_of(t, rank, &c, e);
@@ -593,8 +594,8 @@ static int control_of(struct tcp *t, int rank, struct err *e)
 
 static int start_at_master(struct tcp *t, struct err *e)
 {
-    struct sockaddr_storage a;
-    socklen_t size;
+    struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
+    socklen_t size = 0;
     int r = look_up(t->master_host, t->master_port, &a, &size, e);
     if (r == 0)
         r = start_listening(t, &a, size, e);
