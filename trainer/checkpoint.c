@@ -63,7 +63,7 @@ int checkpoints_memory(const struct checkpoints *c, size_t *ret_bytes, struct er
 {
     const struct job_spec *job = c->g->job;
     const struct early_stopping *rule = &job->fit.early_stopping;
-    size_t all, parameters;
+    size_t all = 0, parameters = 0;
     int beside = c->root && (job->checkpoint.every_steps > 0 || job->checkpoint.every_s > 0);
     int r = piece_copy_expect(c->g, 0, &all, e);
     if (r == 0)

@@ -259,11 +259,11 @@ static int try_one(struct engine *g, const struct launch_checkpoint *c, struct r
                    struct err *e)
 {
     struct resumed x = {0};
-    int r = read_manifest(g, c, &x.manifest, e);
-    if (r == 0)
-        r = verify(g, c->name, &x.manifest, e);
-    r = agree(g, r, e);
-    if (r == 0)
+    int own = read_manifest(g, c, &x.manifest, e);
+    if (own == 0)
+        own = verify(g, c->name, &x.manifest, e);
+    int r = agree(g, own, e);
+    if (own == 0 && r == 0)
         r = agree(g, read_all(g, c->name, &x, e), e);
     if (r == 0)
         *ret = x;
