@@ -139,6 +139,7 @@ void stage_done(struct stage *s)
     }
     free(s->chunks);
     free(s->layouts);
+    free(s->times.busy_us);
     frame_work_done(&s->work, &s->net);
     schedule_done(&s->schedule);
     if (s->net.ops)

@@ -28,6 +28,13 @@ struct stage_chunk {
     struct layers_sums *sums; /* [layers of the chunk]; NULL without bars */
 };
 
+/* What the chunks have computed, without waiting for other ranks. */
+struct stage_times {
+    int64_t *busy_us; /* [chunks], in training; NULL: not measured */
+    const struct layers_hook *hook;
+    int64_t began_us, hook_us;
+};
+
 struct stage {
     const struct job_spec *job;
     const struct mesh *mesh;
@@ -48,6 +55,7 @@ struct stage {
     int64_t out_size;       /* elements per item of what the last chunk gives out */
     uint64_t seed;          /* of dropout */
     struct loss_sums *sums; /* device [microbatches]; of last stages */
+    struct stage_times times;
 };
 
 /* Micro-batches of a rank in a step. */
@@ -88,6 +96,12 @@ void stage_loss(const struct stage *s, int from_logits, int64_t rows, const floa
 
 /* Reads a device's sums [count], added up in a tree, and starts them at zero again. */
 struct loss_sums stage_take_sums(const struct stage *s, struct loss_sums *sums, int count);
+
+/* From now on the times of chunks add up in s->times.busy_us. */
+void stage_measure(struct stage *s);
+
+/* Tests make chunks seem slow: what a pass of one takes longer. NULL. */
+extern int64_t (*stage_added_us)(const struct stage *s, int chunk);
 
 /* ---- bars (stage_bars.c) ---- */
 

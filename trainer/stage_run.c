@@ -1,4 +1,6 @@
 /* stage_run.c: the passes of a step, and of an evaluation. */
+#include "base/clock.h"
+#include "base/mem.h"
 #include "trainer/order.h"
 #include "trainer/stage.h"
 
@@ -47,6 +49,50 @@ static struct turn turn_of(const struct run *r, int chunk, int j)
               .tensors = s->mesh->tensors,
               .partials = &s->partials},
     };
+}
+
+/* ---- times ---- */
+
+int64_t (*stage_added_us)(const struct stage *s, int chunk);
+
+void stage_measure(struct stage *s)
+{
+    s->times.busy_us = mem_zalloc((size_t)s->net.chunk_count * sizeof *s->times.busy_us);
+}
+
+static void start_clock(struct stage *s)
+{
+    s->times.hook_us = 0;
+    s->times.began_us = s->times.busy_us ? clock_boottime_us() : 0;
+}
+
+static void stop_clock(struct stage *s, int chunk)
+{
+    if (!s->times.busy_us)
+        return;
+    s->times.busy_us[chunk] += clock_boottime_us() - s->times.began_us - s->times.hook_us;
+    if (stage_added_us)
+        s->times.busy_us[chunk] += stage_added_us(s, chunk);
+}
+
+/* Hooks wait for other ranks. */
+static int timed_before(void *context, int layer, int j, int backward, float *ret_beta,
+                        struct err *e)
+{
+    struct stage_times *t = context;
+    int64_t began = clock_boottime_us();
+    int r = t->hook->before(t->hook->context, layer, j, backward, ret_beta, e);
+    t->hook_us += clock_boottime_us() - began;
+    return r;
+}
+
+static int timed_after(void *context, int layer, int j, int backward, int is_final, struct err *e)
+{
+    struct stage_times *t = context;
+    int64_t began = clock_boottime_us();
+    int r = t->hook->after(t->hook->context, layer, j, backward, is_final, e);
+    t->hook_us += clock_boottime_us() - began;
+    return r;
 }
 
 /* ---- messages ---- */
@@ -149,21 +195,24 @@ static int forward_part(const struct run *r, int chunk, int j, int i, struct err
     int64_t begin, end;
     int status = 0;
     slice(r, j, &begin, &end);
+    start_clock(r->s);
     if (i == 0)
         status = take_input(&t, begin, end, e);
     if (status < 0)
         return status;
     if (i == 0 && is_first(&t))
         look_ahead(r, j, batch_expect_features);
+    else if (i == 0)
+        start_clock(r->s); /* it has waited for the stage before */
     comm_progress(r->s->mesh->world);
     status = layers_forward(&t.p, i == 0 ? y->first : y->bars[i - 1],
                             i < y->bar_count ? y->bars[i] : y->last, e);
     if (status < 0)
         return status;
-    if (i == y->bar_count)
-        return pass_output_on(&t, e);
-    stage_bar_leaf(r->s, &t.p, i, NULL);
-    return 0;
+    if (i < y->bar_count)
+        stage_bar_leaf(r->s, &t.p, i, NULL);
+    stop_clock(r->s, chunk);
+    return i < y->bar_count ? 0 : pass_output_on(&t, e);
 }
 
 static int forward_with_bars(const struct run *r, int chunk, struct err *e)
@@ -236,21 +285,24 @@ static int backward_part(const struct run *r, int chunk, int j, int i, struct er
     int64_t end;
     int status = 0;
     slice(r, j, &t.begin, &end);
+    start_clock(r->s);
     if (i == y->bar_count)
         status = take_gradient(&t, e);
     else
         r->s->net.ops->copy(dy, edge(&t), bar_bytes(&t, i));
     if (status < 0)
         return status;
+    if (i == y->bar_count && !is_last(&t))
+        start_clock(r->s); /* it has waited for the stage behind */
     comm_progress(r->s->mesh->world);
     status = layers_backward(&t.p, i == 0 ? y->first : y->bars[i - 1] + 1,
                              i < y->bar_count ? y->bars[i] + 1 : y->last, &dy, e);
     if (status < 0)
         return status;
-    if (i == 0)
-        return pass_gradient_on(&t, dy, e);
-    wait_at_bar(&t, i - 1, dy);
-    return 0;
+    if (i > 0)
+        wait_at_bar(&t, i - 1, dy);
+    stop_clock(r->s, chunk);
+    return i > 0 ? 0 : pass_gradient_on(&t, dy, e);
 }
 
 static int backward_with_bars(const struct run *r, int chunk, struct err *e)
@@ -284,11 +336,14 @@ static int take_pass(const struct run *r, const struct schedule_pass *pass, int 
 int stage_train(struct stage *s, const struct items *items, int64_t step,
                 const struct layers_hook *hook, struct err *e)
 {
+    const struct layers_hook timed = {
+        .before = timed_before, .after = timed_after, .context = &s->times};
+    s->times.hook = hook;
     struct run r = {
         .s = s,
         .items = items,
         .pass = {.training = 1, .seed = s->seed, .step = step},
-        .hook = hook,
+        .hook = s->times.busy_us && hook ? &timed : hook,
     };
     int status = 0, done = 0;
     for (int64_t k = 0; status == 0 && k < s->schedule.count; k += done)
