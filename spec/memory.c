@@ -165,13 +165,15 @@ static double rows_at_once(const struct job_spec *job, const struct plan *p)
     return ceil(rows / p->microbatches);
 }
 
-/* The longest message between stages. */
+/* The longest message between stages; where layers move, between any two layers. */
 static double message_bytes(const struct memory_view *v)
 {
     const struct plan *p = v->plan;
     double widest = 0;
     for (int s = 1; s < plan_stages(p) && p->pipeline > 1; s++)
         widest = fmax(widest, v->facts[p->stage_first[s]].in);
+    for (int l = 1; l < v->job->model.layer_count && p->pipeline > 1 && p->parallel.rebalance; l++)
+        widest = fmax(widest, v->facts[l].in);
     return 4 * widest * v->rows;
 }
 
@@ -187,6 +189,8 @@ static void add_transport(struct memory_view *v)
     }
     if (p->kind == STRATEGY_SEGMENT_ENSEMBLE) /* outputs that are averaged */
         merged = 4 * v->rows * (double)shape_elements(&m->layers[m->layer_count - 1].out);
+    if (p->parallel.rebalance)
+        v->shared *= PLAN_REBALANCE_ROOM;
     v->shared = round_up(v->shared + merged + PAGE, PAGE);
     double before = HEADER + RANK_BLOCK * ranks + GROUP_WORDS * (1 + (FAMILIES - 1) * ranks);
     double message = round_up(message_bytes(v), 64);

@@ -127,8 +127,9 @@ static void add_gradients(const struct values *x, int zero, double *own, double 
         *own += store(x, 4, 0);
 }
 
-/* What a checkpoint beside the training is written from, and the weights of the best epoch, the
- * last of which a checkpoint under way may still hold. Bfloat16 is float32 there. */
+/* What a checkpoint beside the training is written from, and what layers move from; and the weights
+ * of the best epoch, the last of which a checkpoint under way may still hold. Bfloat16 is float32
+ * there. */
 static double copies(const struct values *x)
 {
     const struct job_spec *job = x->view->job;
@@ -138,7 +139,8 @@ static double copies(const struct values *x)
     double elements = alone ? x->trained : x->own, parameters = 4 * (elements + x->fixed);
     int beside =
         job->checkpoint.enabled && (job->checkpoint.every_steps > 0 || job->checkpoint.every_s > 0);
-    double bytes = beside ? parameters + 4 * elements * optimizer_states(&job->optimizer) : 0;
+    double bytes = (beside + (p->parallel.rebalance != 0)) *
+                   (parameters + 4 * elements * optimizer_states(&job->optimizer));
     if (rule->enabled && rule->restore_best_weights)
         bytes += (beside ? 2 : 1) * parameters;
     return bytes;

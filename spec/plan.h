@@ -51,6 +51,9 @@ const char *recompute_name(enum recompute_kind r);
 enum shares_kind { SHARES_EVEN, SHARES_MEASURED };
 const char *shares_name(enum shares_kind s);
 
+/* With `rebalance`, what the largest stage shares through the transport may grow by as much. */
+#define PLAN_REBALANCE_ROOM 2.0
+
 /* The part of a mesh that request and plan have alike. */
 struct parallel {
     int reproducible;

@@ -250,6 +250,11 @@ static int front_memory(struct comm *world, size_t bytes, void **ret, struct err
     return world->transport->memory(world, bytes, ret, e);
 }
 
+static void front_forget(struct comm *world)
+{
+    world->transport->forget(world);
+}
+
 static void front_give_up(struct comm *world, const char *why)
 {
     world->transport->give_up(world, why);
@@ -272,6 +277,7 @@ static const struct comm_verbs front_verbs = {
     .barrier = front_barrier,
     .group = front_group,
     .memory = front_memory,
+    .forget = front_forget,
     .give_up = front_give_up,
     .close = front_close,
 };

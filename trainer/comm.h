@@ -86,6 +86,8 @@ struct comm_verbs {
     /* Memory that collectives need not copy: zeroed, 64-byte aligned, freed with the world. Members
      * that reduce it together must have asked for the same sizes in the same order. */
     int (*memory)(struct comm *world, size_t bytes, void **ret, struct err *e);
+    /* All that memory() gave is free again; once no member is in a verb that uses any of it. */
+    void (*forget)(struct comm *world);
     /* comm_used() */
     size_t (*used)(struct comm *world);
     /* Tells the gang that this rank gives up and why; then only comm_close(). */

@@ -343,6 +343,13 @@ static size_t shm_used(struct comm *world)
     return (size_t)st.st_blocks * 512 / (size_t)s->size;
 }
 
+static void shm_forget(struct comm *world)
+{
+    struct shm *s = self(world)->s;
+    memset(shm_memory(s, s->rank), 0, s->memory_used);
+    s->memory_used = 0;
+}
+
 static void shm_give_up_verb(struct comm *world, const char *why)
 {
     shm_give_up(self(world)->s, why);
@@ -380,6 +387,7 @@ static const struct comm_verbs shm_verbs = {
     .barrier = shm_barrier,
     .group = shm_group,
     .memory = shm_memory_verb,
+    .forget = shm_forget,
     .used = shm_used,
     .give_up = shm_give_up_verb,
     .close = shm_close,

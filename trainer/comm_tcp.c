@@ -434,6 +434,19 @@ static void close_sockets(struct tcp *t)
     mem_closep(&t->wake_fd);
 }
 
+static void forget_memory(struct tcp *t)
+{
+    for (int i = 0; i < t->memory_count; i++)
+        free(t->memory[i]);
+    t->memory_count = 0;
+    t->memory_used = 0;
+}
+
+static void tcp_forget(struct comm *world)
+{
+    forget_memory(self(world)->t);
+}
+
 static void close_world(struct tcp *t)
 {
     if (t->is_watched)
@@ -441,8 +454,7 @@ static void close_world(struct tcp *t)
     tcp_watch_stop(t);
     free_channels(t);
     close_sockets(t);
-    for (int i = 0; i < t->memory_count; i++)
-        free(t->memory[i]);
+    forget_memory(t);
     pthread_mutex_destroy(&t->mutex);
     pthread_mutex_destroy(&t->control);
     pthread_cond_destroy(&t->changed);
@@ -476,6 +488,7 @@ static const struct comm_verbs tcp_verbs = {
     .barrier = tcp_barrier,
     .group = tcp_group,
     .memory = tcp_memory,
+    .forget = tcp_forget,
     .used = tcp_used,
     .give_up = tcp_give_up,
     .close = tcp_close,

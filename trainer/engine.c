@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
+#include "trainer/piece_copy.h"
 #include "trainer/weights.h"
 
 /* ---- setting up ---- */
@@ -18,36 +20,50 @@ static size_t output_bytes(const struct engine *g, int64_t max_rows)
 }
 
 /* What the ranks of pipeline coordinate `place` share, and what a rank there takes besides. */
-static int measure_place(const struct engine *g, int place, size_t *ret_shared, size_t *ret_private,
-                         struct err *e)
+static int measure_place(const struct engine *g, const struct plan *p, int place,
+                         size_t *ret_shared, size_t *ret_private, struct err *e)
 {
     struct net n;
     struct replicas parts;
-    CLEANUP(mem_freep)
-    struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
-    mesh_chunks(g->plan, place, chunks);
-    int r = net_init(&n, g->job, &ops_cpu, chunks, g->plan->chunks, g->plan->tensor, 0, e);
+    CLEANUP(mem_freep) struct net_chunk *chunks = mem_alloc((size_t)p->chunks * sizeof *chunks);
+    mesh_chunks(p, place, chunks);
+    int r = net_init(&n, g->job, &ops_cpu, chunks, p->chunks, p->tensor, 0, e);
     if (r < 0)
         return r;
-    replicas_init(&parts, g->job, g->plan, &n, &g->mesh);
+    replicas_init(&parts, g->job, p, &n, &g->mesh);
     replicas_measure(&parts, ret_shared, ret_private);
     replicas_done(&parts);
     net_done(&n);
     return 0;
 }
 
-/* Every rank sizes the gang's memory for the largest stage, so that all agree. */
-static int shared_sizes(struct engine *g, int64_t max_rows, struct comm_options *ret, struct err *e)
+int engine_shared_bytes(const struct engine *g, const struct plan *p, size_t *ret, struct err *e)
 {
     size_t most = 0;
-    for (int s = 0; s < g->plan->pipeline; s++) {
+    for (int s = 0; s < p->pipeline; s++) {
         size_t shared, private;
-        int r = measure_place(g, s, &shared, &private, e);
+        int r = measure_place(g, p, s, &shared, &private, e);
         if (r < 0)
             return r;
         most = shared > most ? shared : most;
-        g->memory_bytes += s == g->mesh.stage ? private : 0;
     }
+    *ret = most;
+    return 0;
+}
+
+/* Every rank sizes the gang's memory for the largest stage, so that all agree. */
+static int shared_sizes(struct engine *g, int64_t max_rows, struct comm_options *ret, struct err *e)
+{
+    size_t most, own, private;
+    int r = engine_shared_bytes(g, g->plan, &most, e);
+    if (r == 0)
+        r = measure_place(g, g->plan, g->mesh.stage, &own, &private, e);
+    if (r < 0)
+        return r;
+    if (g->plan->parallel.rebalance)
+        most = (size_t)((double)most * PLAN_REBALANCE_ROOM);
+    g->rebalance.room = most;
+    g->memory_bytes += private;
     *ret = (struct comm_options){
         .rank = g->mesh.rank,
         .size = g->mesh.ranks,
@@ -123,26 +139,73 @@ static int open_data(struct engine *g, const struct engine_fds *fds, struct err 
     return r < 0 ? r : data_check(&g->prepared, g->job, e);
 }
 
-static int build_stage(struct engine *g, struct err *e)
-{
-    const struct dataset *set = &g->prepared.train;
-    int r = replicas_open(&g->replicas, &g->mesh, e);
-    if (r == 0)
-        r = stage_init(&g->stage, g->job, g->plan, &g->mesh, set, e);
-    if (r == 0)
-        r = allocate_merging(g, e);
-    if (r == 0)
-        g->memory_bytes += stage_bytes(&g->stage, set);
-    return r;
-}
-
 static int lay_out(struct engine *g, struct err *e)
 {
     CLEANUP(mem_freep)
     struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
     mesh_chunks(g->plan, g->mesh.stage, chunks);
-    return net_init(&g->stage.net, g->job, &ops_cpu, chunks, g->plan->chunks, g->mesh.tensor,
-                    g->mesh.tensor_rank, e);
+    int r = net_init(&g->stage.net, g->job, &ops_cpu, chunks, g->plan->chunks, g->mesh.tensor,
+                     g->mesh.tensor_rank, e);
+    if (r == 0)
+        replicas_init(&g->replicas, g->job, g->plan, &g->stage.net, &g->mesh);
+    return r;
+}
+
+int engine_set_up(struct engine *g, struct err *e)
+{
+    int r = g->stage.net.model ? 0 : lay_out(g, e);
+    if (r == 0)
+        r = replicas_open(&g->replicas, &g->mesh, e);
+    return r < 0 ? r : stage_init(&g->stage, g->job, g->plan, &g->mesh, &g->prepared.train, e);
+}
+
+void engine_take_down(struct engine *g)
+{
+    replicas_done(&g->replicas);
+    stage_done(&g->stage);
+}
+
+/* A copy of what this rank saves is made when layers move. */
+static int add_copies(struct engine *g, struct err *e)
+{
+    size_t bytes = 0;
+    int r = g->plan->parallel.rebalance ? piece_copy_expect(g, 0, &bytes, e) : 0;
+    g->memory_bytes += bytes;
+    return r;
+}
+
+static int build(struct engine *g, struct err *e)
+{
+    int64_t began = clock_boottime_us();
+    int r = engine_set_up(g, e);
+    if (r == 0)
+        r = allocate_merging(g, e);
+    if (r == 0)
+        r = add_copies(g, e);
+    if (r < 0)
+        return r;
+    g->memory_bytes += stage_bytes(&g->stage, &g->prepared.train);
+    share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh, share_grains(g->plan));
+    g->steps = share_steps(&g->share);
+    g->members = g->mesh.ensemble ? g->mesh.data : 1;
+    g->tallies = mem_zalloc((size_t)g->mesh.ranks * sizeof *g->tallies);
+    g->seen = mem_zalloc((size_t)g->members * sizeof *g->seen);
+    rebalance_init(g);
+    r = weights_start(g, e);
+    g->rebalance.set_up_us = clock_boottime_us() - began;
+    return r;
+}
+
+/* Layers that move change the cut of this run, not the launch document's. */
+static void take_plan(struct engine *g)
+{
+    size_t bytes = ((size_t)plan_stages(g->plan) + 1) * sizeof *g->plan->stage_first;
+    if (!g->plan->parallel.rebalance)
+        return;
+    g->current = *g->plan;
+    g->current.stage_first = mem_alloc(bytes);
+    memcpy(g->current.stage_first, g->plan->stage_first, bytes);
+    g->plan = &g->current;
 }
 
 int engine_open(struct engine *g, const struct launch *l, int rank, const struct engine_fds *fds,
@@ -152,38 +215,29 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
     int r = check_plan(l, rank, e);
     if (r < 0)
         return r;
+    take_plan(g);
     mesh_place(&g->mesh, g->plan, rank);
-    if ((r = open_data(g, fds, e)) < 0)
+    if ((r = rebalance_check(g, e)) < 0 || (r = open_data(g, fds, e)) < 0 ||
+        (r = lay_out(g, e)) < 0)
         return r;
-    if ((r = lay_out(g, e)) < 0)
-        return r;
-    replicas_init(&g->replicas, g->job, g->plan, &g->stage.net, &g->mesh);
     r = connect_peers(g, fds->gang, stage_max_rows(g->job, g->plan, &g->mesh, &g->prepared.train),
                       e);
-    if (r == 0)
-        r = build_stage(g, e);
-    if (r < 0)
-        return r;
-    share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh, share_grains(g->plan));
-    g->steps = share_steps(&g->share);
-    g->members = g->mesh.ensemble ? g->mesh.data : 1;
-    g->tallies = mem_zalloc((size_t)g->mesh.ranks * sizeof *g->tallies);
-    g->seen = mem_zalloc((size_t)g->members * sizeof *g->seen);
-    return weights_start(g, e);
+    return r < 0 ? r : build(g, e);
 }
 
 void engine_close(struct engine *g)
 {
     share_done(&g->share);
-    replicas_done(&g->replicas);
+    rebalance_done(g);
     if (g->stage.net.ops)
         g->stage.net.ops->release(g->merged);
-    stage_done(&g->stage);
+    engine_take_down(g);
     mesh_done(&g->mesh);
     data_unmap(&g->prepared);
     free(g->tallies);
     free(g->seen);
     free(g->arrived);
+    free(g->current.stage_first);
     *g = (struct engine){0};
 }
 

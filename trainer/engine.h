@@ -15,6 +15,7 @@
 #include "trainer/data.h"
 #include "trainer/replicas.h"
 #include "trainer/optimizer.h"
+#include "trainer/rebalance.h"
 #include "trainer/stage.h"
 
 /* What one rank has to say of the checkpoint that is being written: checkpoint.c fills it in before
@@ -48,7 +49,9 @@ struct figures {
 struct engine {
     const struct launch *launch;
     const struct job_spec *job;
-    const struct plan *plan;
+    const struct plan *plan; /* the launch document's, or `current` */
+    struct plan current;     /* where layers may move: the same with stages of its own */
+    struct rebalance rebalance;
     struct mesh mesh;
     struct prepared prepared;
     struct share share;
@@ -83,6 +86,13 @@ struct engine_fds {
 int engine_open(struct engine *g, const struct launch *l, int rank, const struct engine_fds *fds,
                 const volatile int *stop, struct err *e);
 void engine_close(struct engine *g);
+
+/* What the plan's cut decides about: the chunks that this rank has, their arenas and frames. Set up
+ * with start values of zero. */
+int engine_set_up(struct engine *g, struct err *e);
+void engine_take_down(struct engine *g);
+/* What the ranks of the largest stage share through the transport. */
+int engine_shared_bytes(const struct engine *g, const struct plan *p, size_t *ret, struct err *e);
 
 void engine_begin_epoch(struct engine *g, int64_t epoch); /* from 1 */
 

@@ -185,5 +185,5 @@ int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret
         return r;
     ret->has_comm = replicas_times(&g->replicas, &ret->comm_exposed_us, &ret->comm_hidden_us);
     g->step++;
-    return 0;
+    return rebalance_after_step(g, items.count, e);
 }

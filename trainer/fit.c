@@ -33,6 +33,15 @@ static void say_board(int r, const struct err *e)
         say_note("TensorBoard: %s; the run goes on without further event files", e->text);
 }
 
+/* What has changed with the cut of the model, once. */
+static void say_moves(struct engine *g)
+{
+    if (g->rebalance.said && g->mesh.rank == 0)
+        say_note("%s", g->rebalance.said);
+    free(g->rebalance.said);
+    g->rebalance.said = NULL;
+}
+
 static int tell_step(struct run *u, int64_t epoch, const struct step_result *s, struct err *e)
 {
     struct err late;
@@ -126,6 +135,7 @@ static int run_step(struct run *u, int64_t epoch, int64_t k, struct err *e)
         r = tell_step(u, epoch, &s, e);
     if (r < 0)
         return r;
+    say_moves(g);
     u->at.epoch = epoch;
     u->at.step_in_epoch = k + 1;
     if (s.stop && g->step < g->steps)

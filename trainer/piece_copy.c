@@ -135,11 +135,25 @@ static int restore_from(struct engine *g, int root, const struct piece_copy *c, 
     return r;
 }
 
-int piece_copy_restore(struct engine *g, const struct piece_copy *c, struct err *e)
+static int restore(struct engine *g, const struct piece_copy *c, struct err *e)
 {
     CLEANUP(mem_freep) float *block = mem_alloc(BLOCK * sizeof *block);
     int r = 0;
     for (int root = 0; r == 0 && root < g->mesh.ranks; root++)
         r = restore_from(g, root, c, block, e);
+    return r;
+}
+
+int piece_copy_restore(struct engine *g, const struct piece_copy *c, struct err *e)
+{
+    int r = restore(g, c, e);
     return r < 0 ? r : pieces_finish_parameters(g, e);
+}
+
+int piece_copy_restore_all(struct engine *g, const struct piece_copy *c,
+                           const struct pieces_scalars *s, struct err *e)
+{
+    pieces_begin(g);
+    int r = restore(g, c, e);
+    return r < 0 ? r : pieces_finish(g, s, e);
 }

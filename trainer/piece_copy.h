@@ -26,6 +26,10 @@ void piece_copy_drop(struct piece_copy *c); /* NULL is fine */
 /* Sets all ranks' parameters from what all ranks have copied: collective. */
 int piece_copy_restore(struct engine *g, const struct piece_copy *c, struct err *e);
 
+/* The same of everything, on ranks that have been laid out anew. */
+int piece_copy_restore_all(struct engine *g, const struct piece_copy *c,
+                           const struct pieces_scalars *s, struct err *e);
+
 /* Bytes of values that a copy taken of this engine has. */
 int piece_copy_expect(struct engine *g, int parameters_only, size_t *ret_bytes, struct err *e);
 

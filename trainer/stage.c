@@ -27,6 +27,10 @@ size_t stage_message_bytes(const struct model *m, const struct plan *p, int64_t 
         int64_t in = shape_elements(&m->layers[p->stage_first[s]].in);
         widest = in > widest ? in : widest;
     }
+    for (int l = 1; l < m->layer_count && p->parallel.rebalance; l++) {
+        int64_t in = shape_elements(&m->layers[l].in);
+        widest = in > widest ? in : widest;
+    }
     return p->pipeline > 1 ? (size_t)(widest * max_rows) * sizeof(float) : 0;
 }
 

@@ -63,7 +63,8 @@ int stage_microbatches(const struct plan *p);
 /* The largest micro-batch that any rank of the mesh will see. */
 int64_t stage_max_rows(const struct job_spec *job, const struct plan *p, const struct mesh *m,
                        const struct dataset *set);
-/* The longest message between stages, in bytes; 0 with one stage. */
+/* The longest message between stages, in bytes, where layers move between any two layers; 0 with one
+ * stage. */
 size_t stage_message_bytes(const struct model *m, const struct plan *p, int64_t max_rows);
 
 /* s->net is laid out and allocated; the stage owns it from here. */
