@@ -153,6 +153,45 @@ static void no_place_in_the_data_is_no_checkpoint(void **state)
     }
 }
 
+/* ---- 29: what is on its way is part of a checkpoint ---- */
+
+/* A gradient that was not applied yet; weights that have not met since, and their outer momentum.
+ */
+static void what_is_on_its_way_is_saved(void **state)
+{
+    (void)state;
+    for (int sync = SYNC_DELAYED; sync <= SYNC_LOCAL_SGD; sync++) {
+        struct store s;
+        struct gang whole, saved, g;
+        struct resume_list list;
+        struct plan p = {.kind = STRATEGY_MIRRORED, .data = 2};
+        parallel_set_defaults(&p.parallel);
+        p.parallel.sync = (enum sync_kind)sync;
+        p.parallel.local_steps = 4;
+        p.parallel.outer_learning_rate = 0.7;
+        p.parallel.outer_momentum = 0.9;
+        store_open(&s);
+        gang_open_as(&whole, RESUMABLE, &p, &s, 0);
+        gang_run(&whole);
+        gang_open_as(&saved, RESUMABLE, &p, &s, 0);
+        gang_save_every(&saved, 5);
+        list_checkpoints(&saved, &list);
+        assert_int_equal(list.count, 5);
+        for (int i = 0; i < list.count; i++) {
+            gang_open_as(&g, RESUMABLE, &p, &s, 0);
+            resume_from(&g, &list.items[i], 1);
+            gang_run(&g);
+            same_rest(&whole, &g, list.items[i].step, RESUMABLE_STEPS, 0);
+            same_weights(&whole, &g);
+            gang_close(&g);
+        }
+        list_done(&list);
+        gang_close(&saved);
+        gang_close(&whole);
+        store_close(&s);
+    }
+}
+
 /* ---- 14: what going on takes ---- */
 
 #ifndef TRAINYARD_SANITIZED /* which count every freed byte as used */
@@ -434,6 +473,7 @@ int main(void)
         cmocka_unit_test(figures_are_means_over_samples),
         cmocka_unit_test(ranks_share_every_epoch_exactly),
         cmocka_unit_test(no_place_in_the_data_is_no_checkpoint),
+        cmocka_unit_test(what_is_on_its_way_is_saved),
 #ifndef TRAINYARD_SANITIZED
         cmocka_unit_test(going_on_takes_no_more_than_beginning),
 #endif
