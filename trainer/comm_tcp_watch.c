@@ -241,7 +241,8 @@ static void hear_ending(struct tcp *t, const struct tcp_peer *p)
         return;
     x.why[sizeof x.why - 1] = '\0';
     tcp_clean(x.why);
-    take_ending(t, &x);
+    if (take_ending(t, &x)) /* passed on, so that nobody sees this rank leave before it knows why */
+        tcp_tell_all(t, TCP_OVER, &x, sizeof x);
 }
 
 static void hear_table(struct tcp *t, const struct tcp_peer *p)

@@ -136,6 +136,7 @@ ends_well() { # RANKS
         wait_for 10 dead "${RANK_PID[$r]}"
         ends_with $r 111
         [ "$(code_of $r)" = peer_lost ]
+        echo "rank $r: $(reason_of $r)"
         [[ "$(reason_of $r)" == "Rank 3 (node n2, $NET_B) died, or was cut off, while ranks waited in "* ]]
     done
 }
