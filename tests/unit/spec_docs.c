@@ -1,9 +1,11 @@
 /* spec_docs.c: the JSON that docs/jobs.md shows is taken as it stands, with nothing to be warned
- * of: whole jobs, and meshes in a job that has as many devices. */
+ * of: whole jobs, and meshes in a job that has as many devices. The unit tests that
+ * docs/trainer-cases.md names are there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,10 +79,68 @@ static void examples_are_taken(void **state)
     buf_done(&text);
 }
 
+/* `name`, after "FILE: " or in the file that was named before it in the same row. */
+static void expect_test(char *name, char *file, size_t room)
+{
+    struct buf text = BUF_INIT;
+    struct err e;
+    char *colon = strstr(name, ": ");
+    if (colon) {
+        *colon = '\0';
+        snprintf(file, room, "tests/unit/%s.c", name);
+        name = colon + 2;
+    }
+    CLEANUP(mem_freep) char *head = mem_printf("\nstatic void %s(void **", name);
+    if (file_read(file, 1 << 20, &text, &e) < 0)
+        fail_msg("%s", e.text);
+    if (!strstr(text.data, head))
+        fail_msg("%s has no test %s", file, name);
+    buf_done(&text);
+}
+
+/* The quoted names of a row's last cell, but for files of shell tests. Returns how many. */
+static int expect_tests(char *row)
+{
+    char *at = row, *end, file[128] = "";
+    int seen = 0;
+    for (char *cell; (cell = strstr(at, " | ")) != NULL;)
+        at = cell + 3;
+    while ((at = strchr(at, '`')) && (end = strchr(at + 1, '`'))) {
+        *end = '\0';
+        if (!strstr(at, ".bats")) {
+            expect_test(at + 1, file, sizeof file);
+            seen++;
+        }
+        at = end + 1;
+    }
+    return seen;
+}
+
+static void tests_of_cases_are_there(void **state)
+{
+    (void)state;
+    struct buf text = BUF_INIT;
+    struct err e;
+    int rows = 0;
+    if (file_read("docs/trainer-cases.md", 1 << 20, &text, &e) < 0)
+        fail_msg("%s", e.text);
+    for (char *line = text.data, *end; (end = strchr(line, '\n')); line = end + 1) {
+        *end = '\0';
+        if (strncmp(line, "| ", 2) != 0 || line[2] < '0' || line[2] > '9')
+            continue;
+        rows++;
+        if (expect_tests(line) == 0)
+            fail_msg("no test: %s", line);
+    }
+    assert_int_equal(rows, 32);
+    buf_done(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(examples_are_taken),
+        cmocka_unit_test(tests_of_cases_are_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
