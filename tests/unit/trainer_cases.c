@@ -240,12 +240,14 @@ static void going_on_takes_no_more_than_beginning(void **state)
 
 /* ---- 17: more than 2^31 elements ---- */
 
-/* Address space that takes memory only where it is touched. */
+/* Address space that takes memory only where it is touched; a kernel that counts all of it
+ * (vm.overcommit_memory 2) may refuse. */
 static float *wide_open(size_t bytes)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
-    assert_true(p != MAP_FAILED);
+    if (p == MAP_FAILED)
+        skip();
     return p;
 }
 
