@@ -63,8 +63,8 @@ int stage_microbatches(const struct plan *p);
 /* The largest micro-batch that any rank of the mesh will see. */
 int64_t stage_max_rows(const struct job_spec *job, const struct plan *p, const struct mesh *m,
                        const struct dataset *set);
-/* The longest message between stages, in bytes, where layers move between any two layers; 0 with one
- * stage. */
+/* The longest message between stages, in bytes, where layers move between any two layers; 0 with
+ * one stage. */
 size_t stage_message_bytes(const struct model *m, const struct plan *p, int64_t max_rows);
 
 /* s->net is laid out and allocated; the stage owns it from here. */
@@ -73,8 +73,8 @@ int stage_init(struct stage *s, const struct job_spec *job, const struct plan *p
 void stage_done(struct stage *s);                                     /* safe on a zeroed struct */
 size_t stage_bytes(const struct stage *s, const struct dataset *set); /* without the net's arenas */
 
-/* The step after the next stage_train() will be on these items, whose data may be fetched meanwhile.
- * Their ids must hold until then. NULL: there is none, or another epoch begins. */
+/* The step after the next stage_train() will be on these items, whose data may be fetched
+ * meanwhile. Their ids must hold until then. NULL: there is none, or another epoch begins. */
 void stage_expect(struct stage *s, const struct items *next);
 
 /* Forward and backward of `items`, which gives the sum of their gradients to `hook` (zeroes where
