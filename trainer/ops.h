@@ -35,7 +35,10 @@ struct loss_args {
     const float *out;       /* [rows, cols] */
     const int32_t *classes; /* [rows], or NULL */
     const float *targets;   /* [rows, cols], where classes is NULL */
-    float *gradient;        /* [rows, cols], or NULL; may not be `out` */
+    const float *weights; /* of each class, or NULL: 1. A row's loss and gradient are multiplied by
+                             its class's; metrics are not. Of targets, the class is the largest
+                             one, of a single column whether it is over a half */
+    float *gradient;      /* [rows, cols], or NULL; may not be `out` */
     struct loss_sums *sums; /* added to */
 };
 
