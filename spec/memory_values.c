@@ -2,6 +2,7 @@
  * trainer/replicas.c lays them out. */
 #include <math.h>
 
+#include "spec/codec.h"
 #include "spec/memory.h"
 
 #define BUCKET_BYTES (4.0 * 1024 * 1024) /* trainer/replicas.h */
@@ -127,6 +128,17 @@ static void add_gradients(const struct values *x, int zero, double *own, double 
         *own += store(x, 4, 0);
 }
 
+/* What a codec keeps, and all ranks' gradients of a bucket on their way. */
+static void add_codec(const struct values *x, double *own, double *shared)
+{
+    const struct plan *p = x->view->plan;
+    if (!has_group(p) || p->parallel.codec == CODEC_NONE)
+        return;
+    if (codec_keeps_residual(p->parallel.codec))
+        *own += store(x, 4, 0);
+    *shared += padded(p->data * (double)codec_bytes(&p->parallel, (size_t)x->widest));
+}
+
 /* What a checkpoint beside the training is written from, and what layers move from; and the weights
  * of the best epoch, the last of which a checkpoint under way may still hold. Bfloat16 is float32
  * there. */
@@ -155,6 +167,7 @@ void memory_add_values(const struct memory_view *v, int place, double *ret_priva
     cut_buckets(&x, place);
     add_parameters(&x, zero, ret_private, ret_shared);
     add_gradients(&x, zero, ret_private, ret_shared);
+    add_codec(&x, ret_private, ret_shared);
     *ret_private += outer_arenas(p) * store(&x, 4, 0);
     *ret_private += optimizer_states(&v->job->optimizer) *
                     store(&x, width(v->job->precision.moments), zero > 0);

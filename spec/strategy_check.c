@@ -233,6 +233,11 @@ static void check_reproducible(const struct asked *a)
               "The same bits are promised where data ranks agree at every step; \"%s\" is other "
               "mathematics.",
               sync_name(p->sync));
+    if (p->codec != CODEC_NONE)
+        FAULT(a, "codec", "conflict", OR_NOT,
+              "The codec \"%s\" rounds what each data rank sends, so the bits depend on how many "
+              "there are.",
+              codec_name(p->codec));
     if (p->shares == SHARES_MEASURED)
         FAULT(a, "shares", "conflict", OR_NOT,
               "Measured shares follow the ranks' speeds, but grains are always cut alike.");
@@ -254,10 +259,16 @@ static void check_sync(const struct asked *a)
         FAULT(a, "zero", "conflict", "Write \"zero\": 2 or less, or leave \"sync\" out.",
               "With \"zero\": 3 the next step must wait for the new parameters of every layer, so "
               "that delayed gradients hide nothing.");
-    if (p->codec != CODEC_NONE)
-        FAULT(a, "codec", "unsupported", "Leave it out, or use local_sgd to exchange less often.",
-              "Gradients travel as they are in this version; the codec \"%s\" is not in it.",
-              codec_name(p->codec));
+    if (p->codec != CODEC_NONE && s->zero > 0)
+        FAULT(a, "zero", "conflict", "Write \"zero\": 0, or leave \"codec\" out.",
+              "Packed gradients are added up whole on every data rank, so there is nothing that "
+              "they could divide.");
+    if (p->codec != CODEC_NONE && p->sync == SYNC_LOCAL_SGD)
+        FAULT(
+            a, "codec", "conflict", "Leave one of the two out.",
+            "A codec packs gradients, and with local_sgd none travel: only weights do, every %lld "
+            "steps.",
+            (long long)p->local_steps);
 }
 
 struct idle {
@@ -279,6 +290,7 @@ static void warn_idle(const struct asked *a)
         {"outer_momentum", "\"sync\": \"local_sgd\"", local},
         {"top_k", "\"codec\": \"top_k\"", p->codec == CODEC_TOP_K},
         {"zero", "2 or more data ranks", !one || s->zero <= 0},
+        {"codec", "2 or more data ranks", !one || p->codec == CODEC_NONE},
         {"shares", "2 or more data ranks", !one || p->shares == SHARES_EVEN},
         {"overlap", "data ranks that exchange gradients", (!one && !local) || !p->overlap},
         {"rebalance", "a pipeline of 2 or more stages", stages || !p->rebalance},

@@ -115,10 +115,9 @@ static int check_plan(const struct launch *l, int rank, struct err *e)
                        "The plan does not fit together: %d ranks, a mesh of %d x %d x %d, %d "
                        "chunks, %d micro-batches.",
                        p->ranks, p->data, p->pipeline, p->tensor, p->chunks, p->microbatches);
-    if (p->parallel.codec != CODEC_NONE && p->data > 1)
+    if (p->parallel.codec != CODEC_NONE && (p->zero > 0 || p->parallel.reproducible))
         return err_set(e, ERR_INVALID,
-                       "This version does not pack gradients by the codec \"%s\"; leave it out of "
-                       "the strategy.",
+                       "The codec \"%s\" goes neither with zero nor with reproducible.",
                        codec_name(p->parallel.codec));
     if (p->parallel.reproducible &&
         (p->parallel.grains < p->data || p->parallel.grains % p->data != 0))

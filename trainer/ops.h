@@ -35,10 +35,7 @@ struct loss_args {
     const float *out;       /* [rows, cols] */
     const int32_t *classes; /* [rows], or NULL */
     const float *targets;   /* [rows, cols], where classes is NULL */
-    const float *weights; /* of each class, or NULL: 1. A row's loss and gradient are multiplied by
-                             its class's; metrics are not. Of targets, the class is the largest
-                             one, of a single column whether it is over a half */
-    float *gradient;      /* [rows, cols], or NULL; may not be `out` */
+    float *gradient;        /* [rows, cols], or NULL; may not be `out` */
     struct loss_sums *sums; /* added to */
 };
 
@@ -86,7 +83,12 @@ struct ops {
     void (*to_bfloat16)(size_t n, const float *x, uint16_t *y); /* elem.h says how it rounds */
     void (*from_bfloat16)(size_t n, const uint16_t *x, float *y);
     void (*round_bfloat16)(size_t n, const float *x, float *y); /* there and back */
-    void (*add)(size_t n, const float *x, float *y);            /* y += x */
+    /* Gradients for their way to other ranks, codec_bytes() of them, and added up from there: y +=
+     * sign * what was packed. */
+    void (*pack)(const struct parallel *p, size_t n, const float *x, void *packed);
+    void (*add_packed)(const struct parallel *p, size_t n, const void *packed, float sign,
+                       float *y);
+    void (*add)(size_t n, const float *x, float *y); /* y += x */
     void (*add_f64)(size_t n, const double *x, double *y);
 
     /* C [m, n] = op(A) [m, k] op(B) [k, n] + beta C, beta 0 or 1; transposed operands are stored

@@ -56,4 +56,7 @@ void cpu_batch_norm_backward(const struct batch_norm_args *a, const float *dy, c
                              double count, float *dx, float accumulate, float *d_gamma,
                              float *d_beta);
 
+void cpu_pack(const struct parallel *p, size_t n, const float *x, void *packed);
+void cpu_add_packed(const struct parallel *p, size_t n, const void *packed, float sign, float *y);
+
 #endif

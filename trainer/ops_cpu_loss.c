@@ -51,13 +51,6 @@ static int is_right(const struct row *r)
     return largest(cols, r->out) == want;
 }
 
-static int64_t class_of(const struct row *r)
-{
-    if (!r->targets)
-        return r->class;
-    return r->a->cols == 1 ? r->targets[0] > 0.5f : largest(r->a->cols, r->targets);
-}
-
 static double mean_error(const struct row *r, const float *probability)
 {
     double sum = 0;
@@ -148,32 +141,18 @@ static double squared(const struct row *r)
     return loss / (double)n;
 }
 
-static double loss_of(const struct row *r, float *p)
-{
-    switch (r->a->kind) {
-    case LOSS_SPARSE_CATEGORICAL_CROSSENTROPY:
-    case LOSS_CATEGORICAL_CROSSENTROPY:
-        return r->a->from_logits ? entropy_of_logits(r, p) : entropy_of_probabilities(r);
-    case LOSS_BINARY_CROSSENTROPY: return binary(r, p);
-    case LOSS_MEAN_SQUARED_ERROR: return squared(r);
-    case LOSS__MAX: break;
-    }
-    return 0;
-}
-
-static double weighted(const struct row *r, double loss)
-{
-    float weight = r->a->weights[class_of(r)];
-    for (int64_t c = 0; r->gradient && c < r->a->cols; c++)
-        r->gradient[c] *= weight;
-    return loss * (double)weight;
-}
-
 static void one_row(const struct row *r, float *p)
 {
     struct loss_sums *s = r->a->sums;
-    double loss = loss_of(r, p);
-    s->loss += r->a->weights ? weighted(r, loss) : loss;
+    switch (r->a->kind) {
+    case LOSS_SPARSE_CATEGORICAL_CROSSENTROPY:
+    case LOSS_CATEGORICAL_CROSSENTROPY:
+        s->loss += r->a->from_logits ? entropy_of_logits(r, p) : entropy_of_probabilities(r);
+        break;
+    case LOSS_BINARY_CROSSENTROPY: s->loss += binary(r, p); break;
+    case LOSS_MEAN_SQUARED_ERROR: s->loss += squared(r); break;
+    case LOSS__MAX: break;
+    }
     s->accuracy += is_right(r);
     s->mae += mean_error(r, r->a->from_logits ? p : r->out);
 }

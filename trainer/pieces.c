@@ -180,10 +180,23 @@ struct setting {
     size_t count;
 };
 
+/* Residuals of several ranks may come to one. */
+static void add_up(struct replicas *r, size_t at, size_t count, const float *values)
+{
+    CLEANUP(mem_freep) float *sum = mem_alloc(count * sizeof *sum + 1);
+    replicas_get(r, PIECE_RESIDUAL, at, count, sum);
+    for (size_t i = 0; i < count; i++)
+        sum[i] += values[i];
+    replicas_set(r, PIECE_RESIDUAL, at, count, sum);
+}
+
 static void set(void *context, size_t at, size_t count, size_t in_piece)
 {
     struct setting *s = context;
-    replicas_set(s->replicas, s->kind, at, count, s->values + in_piece);
+    if (s->kind == PIECE_RESIDUAL)
+        add_up(s->replicas, at, count, s->values + in_piece);
+    else
+        replicas_set(s->replicas, s->kind, at, count, s->values + in_piece);
     s->count += count;
 }
 

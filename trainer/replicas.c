@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "spec/codec.h"
 #include "trainer/replicas_parts.h"
 
 /* ---- buckets ---- */
@@ -173,6 +174,28 @@ static int take_gradients(struct replicas *r, struct err *e)
     return s;
 }
 
+static int has_codec(const struct replicas *r)
+{
+    return has_group(r) && r->plan->parallel.codec != CODEC_NONE;
+}
+
+static int take_codec(struct replicas *r, struct err *e)
+{
+    const struct parallel *p = &r->plan->parallel;
+    int s = 0;
+    if (!has_codec(r))
+        return 0;
+    if (r->widest > UINT32_MAX)
+        return err_set(e, ERR_TOO_LARGE,
+                       "A layer of this model has %zu parameters; a codec counts to %u.", r->widest,
+                       UINT32_MAX);
+    if (codec_keeps_residual(p->codec))
+        s = take_arena(r, &r->residual, STORAGE_FLOAT32, 0, 0, e);
+    if (s == 0)
+        s = take(r, (size_t)r->data * codec_bytes(p, r->widest), 1, &r->packed, e);
+    return s;
+}
+
 static int take_outer(struct replicas *r, struct err *e)
 {
     const struct parallel *p = &r->plan->parallel;
@@ -191,6 +214,8 @@ static int take_all(struct replicas *r, struct err *e)
         s = take_gradients(r, e);
     if (s == 0)
         s = take_outer(r, e);
+    if (s == 0)
+        s = take_codec(r, e);
     for (int i = 0; s == 0 && i < optimizer_states(&r->job->optimizer); i++)
         s = take_arena(r, &r->state[i], r->job->precision.moments, r->zero > 0, 0, e);
     return s;
@@ -251,6 +276,7 @@ void replicas_done(struct replicas *r)
         give_back(r, r->copies.at, r->copies.is_shared);
         for (int i = 0; i < 2; i++)
             give_back(r, r->gradient[i].at, r->gradient[i].is_shared);
+        give_back(r, r->residual.at, r->residual.is_shared);
         give_back(r, r->anchor.at, r->anchor.is_shared);
         give_back(r, r->outer.at, r->outer.is_shared);
         for (int i = 0; i < NET_STATES; i++)

@@ -26,6 +26,11 @@
  * lie whole also under zero 2 and 3. Squares are summed exactly (exact.h), so that clipping depends
  * on no order either.
  *
+ * Codecs. A rank packs its sums over micro-batches, all get the packed ones of all, and each adds
+ * them up in rank order: the same bits everywhere, float32 sums of rounded values. What packing
+ * lost stays with the rank as its residual and is added to its next gradient. Nothing is divided
+ * then.
+ *
  * bfloat16 weights. Layers read rounded copies of float32 masters, unpacked a layer at a time. With
  * zero 0 they are rounded on the way and nothing is kept twice; else a rank has the masters of its
  * own part only, and the copies of all (zero 3: of its part) as bfloat16.
@@ -121,6 +126,8 @@ struct replicas {
                                        one where delayed, in turn */
     int writes, ready;              /* which one passes write to, and which can be applied */
     int64_t summed[2];              /* tickets of their last sums */
+    struct arena residual;          /* of a codec: what this rank has not sent yet */
+    char *packed;                   /* [data][codec_bytes(widest)]: gradients on their way */
     struct arena anchor, outer;     /* local_sgd with outer steps: weights at the last mean, and
                                        the momentum */
     struct arena state[NET_STATES]; /* of the optimizer */

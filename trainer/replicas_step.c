@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "spec/codec.h"
 #include "trainer/replicas_parts.h"
 
 /* ---- parameters for the layer at work ---- */
@@ -217,6 +218,28 @@ float *summed(const struct replicas *r, int which, const struct bucket *b)
     return arena_at(&r->gradient[which], b, b->own_begin);
 }
 
+/* Packs at [n] with what was not sent before, and adds up what all ranks have packed. */
+static int sum_packed(struct replicas *r, const struct bucket *b, float *at, struct err *e)
+{
+    const struct parallel *p = &r->plan->parallel;
+    const struct ops *o = r->net->ops;
+    size_t n = b->end - b->begin, bytes = codec_bytes(p, n);
+    float *residual = arena_at(&r->residual, b, b->begin);
+    char *own = r->packed + (size_t)r->data_rank * bytes;
+    if (residual)
+        o->add(n, residual, at);
+    o->pack(p, n, at, own);
+    if (residual) {
+        o->copy(residual, at, n * sizeof *at);
+        o->add_packed(p, n, own, -1.0f, residual);
+    }
+    int s = r->group->verbs->all_gather(r->group, r->packed, (size_t)r->data * bytes, COMM_U8, e);
+    o->zero(at, n * sizeof *at);
+    for (int d = 0; s == 0 && d < r->data; d++)
+        o->add_packed(p, n, r->packed + (size_t)d * bytes, 1.0f, at);
+    return s;
+}
+
 /* Jobs; the argument is 2 times a bucket or slot, plus the arena of the gradients. The first is of
  * a bucket that lies there. */
 static int sum_bucket(void *context, int argument, struct err *e)
@@ -225,6 +248,8 @@ static int sum_bucket(void *context, int argument, struct err *e)
     const struct bucket *b = &r->buckets[argument / 2];
     const struct comm_verbs *v = r->group->verbs;
     float *at = (float *)r->gradient[argument % 2].at + b->begin;
+    if (r->packed)
+        return sum_packed(r, b, at, e);
     return r->zero > 0 ? v->reduce_scatter(r->group, at, b->end - b->begin, COMM_F32, e)
                        : v->all_reduce(r->group, at, b->end - b->begin, COMM_F32, e);
 }

@@ -16,7 +16,7 @@ static const struct arena *arena_of(const struct replicas *r, enum piece_kind k)
     case PIECE_PENDING: return r->is_delayed ? &r->gradient[r->writes] : &none;
     case PIECE_ANCHOR: return &r->anchor;
     case PIECE_OUTER: return &r->outer;
-    case PIECE_RESIDUAL:
+    case PIECE_RESIDUAL: return &r->residual;
     case PIECE_KIND__MAX: break;
     }
     return &none;
@@ -30,7 +30,7 @@ int replicas_keeps(const struct replicas *r, enum piece_kind k)
 int replicas_differ(const struct replicas *r, enum piece_kind k)
 {
     int is_own = k == PIECE_PARAMETER || k == PIECE_STATE_0 || k == PIECE_STATE_1;
-    return r->alone || (r->is_apart && is_own);
+    return r->alone || (r->is_apart && is_own) || k == PIECE_RESIDUAL;
 }
 
 /* ---- ranges ---- */

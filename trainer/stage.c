@@ -34,18 +34,10 @@ size_t stage_message_bytes(const struct model *m, const struct plan *p, int64_t 
     return p->pipeline > 1 ? (size_t)(widest * max_rows) * sizeof(float) : 0;
 }
 
-/* Classes that labels tell apart. */
-static int64_t class_count(const struct stage *s)
-{
-    int64_t row = s->out_size / s->batch.positions;
-    return row == 1 ? 2 : row;
-}
-
 size_t stage_bytes(const struct stage *s, const struct dataset *set)
 {
     size_t sum = frame_work_bytes(s->layouts, s->net.chunk_count) + stage_bars_bytes(s) +
-                 (size_t)s->microbatches * sizeof *s->sums +
-                 (s->class_weights ? (size_t)class_count(s) * sizeof *s->class_weights : 0);
+                 (size_t)s->microbatches * sizeof *s->sums;
     for (int c = 0; c < s->net.chunk_count; c++)
         sum += (size_t)s->chunks[c].frame_count * s->layouts[c].frame_bytes;
     return sum + batch_bytes(&s->net, set, s->max_rows);
@@ -113,23 +105,6 @@ static int make_frames(struct stage *s, struct err *e)
     return r;
 }
 
-/* The job's weights, and 1 for the classes above them; data_prepare() has seen that they fit. */
-static int make_class_weights(struct stage *s, struct err *e)
-{
-    const struct fit *f = &s->job->fit;
-    if (f->class_weights == 0 || !s->batch.is_last)
-        return 0;
-    int64_t n = class_count(s);
-    CLEANUP(mem_freep) float *host = mem_alloc((size_t)n * sizeof *host);
-    for (int64_t c = 0; c < n; c++)
-        host[c] = c < f->class_weights ? (float)f->class_weight[c] : 1.0f;
-    s->class_weights = s->net.ops->alloc((size_t)n * sizeof *host);
-    if (!s->class_weights)
-        return err_set(e, ERR_UNAVAILABLE, "The device has no memory left for class weights.");
-    s->net.ops->upload(s->class_weights, host, (size_t)n * sizeof *host);
-    return 0;
-}
-
 int stage_init(struct stage *s, const struct job_spec *job, const struct plan *p,
                const struct mesh *m, const struct dataset *set, struct err *e)
 {
@@ -153,7 +128,7 @@ int stage_init(struct stage *s, const struct job_spec *job, const struct plan *p
         r = stage_bars_init(s, e);
     if (r == 0)
         r = batch_init(&s->batch, &s->net, set, s->max_rows, e);
-    return r < 0 ? r : make_class_weights(s, e);
+    return r;
 }
 
 void stage_done(struct stage *s)
@@ -171,10 +146,8 @@ void stage_done(struct stage *s)
     free(s->times.busy_us);
     frame_work_done(&s->work, &s->net);
     schedule_done(&s->schedule);
-    if (s->net.ops) {
-        s->net.ops->release(s->class_weights);
+    if (s->net.ops)
         s->net.ops->release(s->sums);
-    }
     net_done(&s->net);
     *s = (struct stage){0};
 }
@@ -192,7 +165,6 @@ void stage_loss(const struct stage *s, int from_logits, int64_t rows, const floa
         .out = out,
         .classes = s->batch.classes,
         .targets = s->batch.targets,
-        .weights = gradient ? s->class_weights : NULL,
         .gradient = gradient,
         .sums = sums,
     };

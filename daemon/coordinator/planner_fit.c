@@ -158,7 +158,7 @@ static int most_zero(const struct planner *p, const struct plan *plan)
     const struct parallel *q = &plan->parallel;
     if (plan->data == 1 || plan->kind == STRATEGY_SEGMENT_ENSEMBLE || p->job->strategy.zero >= 0)
         return least_zero(p, plan);
-    if (q->sync == SYNC_LOCAL_SGD)
+    if (q->sync == SYNC_LOCAL_SGD || q->codec != CODEC_NONE)
         return 0;
     return q->sync == SYNC_DELAYED ? 2 : 3;
 }

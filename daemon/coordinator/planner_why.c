@@ -161,6 +161,22 @@ static void say_sync(const struct plan *plan, struct buf *b)
                      : "");
 }
 
+static void say_codec(const struct plan *plan, struct buf *b)
+{
+    const struct parallel *p = &plan->parallel;
+    if (p->codec == CODEC_BF16)
+        buf_adds(b, " Asked for, and lossy: gradients are rounded to bfloat16 where data ranks "
+                    "exchange them.");
+    if (p->codec == CODEC_INT8)
+        buf_adds(b, " Asked for, and lossy: gradients are rounded to 8 bits where data ranks "
+                    "exchange them; what is lost is added to the next gradient.");
+    if (p->codec == CODEC_TOP_K)
+        buf_addf(b,
+                 " Asked for, and lossy: data ranks exchange the largest %.3g %% of their "
+                 "gradients' elements; the others wait and are added to the next gradient.",
+                 100 * p->top_k);
+}
+
 static void say_precision(const struct planner *p, struct buf *b)
 {
     const struct precision *q = &p->job->precision;
@@ -211,6 +227,7 @@ void planner_why(const struct planner *p, struct plan *plan, int64_t plain)
     say_recompute(p, plan, &b);
     say_reproducible(plan, &b);
     say_sync(plan, &b);
+    say_codec(plan, &b);
     say_precision(p, &b);
     free(plan->why);
     plan->why = mem_strdup(b.data);

@@ -129,10 +129,21 @@ static const struct wrong wrongs[] = {
                  "With local_sgd each data rank has weights and optimizer state of its own, so "
                  "there is nothing that they could divide.",
                  "Write \"zero\": 0, or leave \"sync\" out."}}},
-    {.changes = {{"/strategy", "{\"data\": 4, \"codec\": \"bf16\"}"}},
-     .faults = {{"/strategy/codec", "unsupported",
-                 "Gradients travel as they are in this version; the codec \"bf16\" is not in it.",
-                 "Leave it out, or use local_sgd to exchange less often."}}},
+    {.changes = {{"/strategy", "{\"data\": 4, \"sync\": \"local_sgd\", \"codec\": \"bf16\"}"}},
+     .faults = {{"/strategy/codec", "conflict",
+                 "A codec packs gradients, and with local_sgd none travel: only weights do, every "
+                 "8 steps.",
+                 "Leave one of the two out."}}},
+    {.changes = {{"/strategy", "{\"data\": 4, \"zero\": 1, \"codec\": \"bf16\"}"}},
+     .faults = {{"/strategy/zero", "conflict",
+                 "Packed gradients are added up whole on every data rank, so there is nothing that "
+                 "they could divide.",
+                 "Write \"zero\": 0, or leave \"codec\" out."}}},
+    {.changes = {{"/strategy", "{\"data\": 4, \"reproducible\": true, \"codec\": \"int8\"}"}},
+     .faults = {{"/strategy/codec", "conflict",
+                 "The codec \"int8\" rounds what each data rank sends, so the bits depend on how "
+                 "many there are.",
+                 "Leave it out, or \"reproducible\"."}}},
     {.changes = {{"/strategy", "{\"data\": 4, \"sync\": \"delayed\", \"zero\": 3}"}},
      .faults = {{"/strategy/zero", "conflict",
                  "With \"zero\": 3 the next step must wait for the new parameters of every layer, "
@@ -142,11 +153,7 @@ static const struct wrong wrongs[] = {
      .faults = {{"/strategy/codec", "unknown_value",
                  "\"fp16\" is not a codec that this version knows.",
                  "Did you mean \"bf16\"? This version has none, bf16, int8 and top_k."}}},
-    {.changes = {{"/strategy", "{\"data\": 4, \"codec\": \"top_k\", \"top_k\": 0.1}"}},
-     .faults = {{"/strategy/codec", "unsupported",
-                 "Gradients travel as they are in this version; the codec \"top_k\" is not in it.",
-                 "Leave it out, or use local_sgd to exchange less often."}}},
-    {.changes = {{"/strategy", "{\"data\": 4, \"top_k\": 0}"}},
+    {.changes = {{"/strategy", "{\"data\": 4, \"codec\": \"top_k\", \"top_k\": 0}"}},
      .faults = {{"/strategy/top_k", "out_of_range",
                  "\"top_k\" must be a number above 0 and at most 1, but is 0.",
                  "Write a number above 0, such as 0.01."}}},

@@ -384,7 +384,7 @@ static struct loss_sums loss_of(enum loss kind, int from_logits, int rows, int c
                                 float *gradient)
 {
     struct loss_sums s = {0};
-    struct loss_args a = {kind, from_logits, rows, cols, out, classes, targets, NULL, gradient, &s};
+    struct loss_args a = {kind, from_logits, rows, cols, out, classes, targets, gradient, &s};
     ops_cpu.loss(&a);
     return s;
 }
