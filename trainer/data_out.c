@@ -211,10 +211,10 @@ int data_out_room(struct data_out *o, uint64_t bytes, void **ret, uint64_t *ret_
 int data_out_align(struct data_out *o, struct err *e)
 {
     void *skipped;
-    uint64_t at = o->spooling ? o->spool_used + o->held : o->used;
-    int r = data_out_room(o, aligned(at) - at, &skipped, NULL, e);
-    if (r == 0)
-        memset(skipped, 0, aligned(at) - at);
+    uint64_t at = o->spooling ? o->spool_used + o->held : o->used, bytes = aligned(at) - at;
+    int r = bytes > 0 ? data_out_room(o, bytes, &skipped, NULL, e) : 0;
+    if (r == 0 && bytes > 0)
+        memset(skipped, 0, bytes);
     return r;
 }
 

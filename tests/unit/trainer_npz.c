@@ -58,7 +58,7 @@ static struct buf archive(void)
 static void add(struct buf *b, uint64_t value, int bytes)
 {
     for (int i = 0; i < bytes; i++) {
-        unsigned char byte = (unsigned char)(value >> 8 * i);
+        unsigned char byte = (unsigned char)((i < 8 ? value >> 8 * i : 0) & 0xff);
         buf_add(b, &byte, 1);
     }
 }
