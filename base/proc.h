@@ -34,10 +34,10 @@ struct proc_spawn {
     const char *program; /* absolute path */
     char *const *argv;
     char *const *envp;
-    const char *cwd; /* or NULL */
-    int fds[16];     /* child's fd i becomes a copy of fds[i], or /dev/null where -1 */
-    int fd_count;    /* child's fds at and above this are closed */
-    int new_session; /* setsid() */
+    const char *cwd;     /* or NULL */
+    int fds[16];         /* child's fd i becomes a copy of fds[i], or /dev/null where -1 */
+    int fd_count;        /* child's fds at and above this are closed */
+    int new_session;     /* setsid() */
     int die_with_parent; /* PR_SET_PDEATHSIG SIGKILL, set after the user is switched */
     int cpu;             /* bind to this CPU, or -1 */
     uid_t uid;           /* switched to with its groups when `switch_user` */

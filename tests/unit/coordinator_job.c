@@ -220,13 +220,11 @@ static void suspends(void **state)
     struct verdict v = judge_job(stopped, &job, 1, "suspended", 1);
     assert_int_equal(v.to, JOB_SUSPENDED);
     assert_string_equal(v.code, "suspended");
-    assert_string_equal(v.reason,
-                        "Suspended by a request. The next attempt starts at step 0, "
-                        "since no checkpoint was taken.");
+    assert_string_equal(v.reason, "Suspended by a request. The next attempt starts at step 0, "
+                                  "since no checkpoint was taken.");
     job.checkpoint_step = 137;
     v = judge_job(stopped, &job, 1, "suspended", 1);
-    assert_string_equal(v.reason,
-                        "Suspended by a request. The next attempt resumes at step 137.");
+    assert_string_equal(v.reason, "Suspended by a request. The next attempt resumes at step 137.");
     assert_int_equal(judge_job(LOST, &job, 1, "suspended", 1).to, JOB_SUSPENDED);
     assert_int_equal(judge_job(AGAIN, &job, 1, "suspended", 1).to, JOB_SUSPENDED);
     v = judge_job(RECORD("spawn_failed", "spawn_failed", "No memory.", ",\"retryable\":true"), &job,
