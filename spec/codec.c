@@ -26,3 +26,14 @@ int codec_keeps_residual(enum codec_kind k)
 {
     return k == CODEC_INT8 || k == CODEC_TOP_K;
 }
+
+int64_t codec_table_room(int ranks, int64_t rows, int64_t cols)
+{
+    return rows <= UINT32_MAX - 1 ? rows * cols / ((int64_t)ranks * (cols + 1)) : 0;
+}
+
+size_t codec_rows_bytes(int64_t room, int64_t cols)
+{
+    size_t bytes = (size_t)room * (sizeof(uint32_t) + (size_t)cols * sizeof(float));
+    return (bytes + 63) / 64 * 64;
+}

@@ -18,6 +18,12 @@ size_t codec_top(const struct parallel *p, size_t n);
  *   top_k  uint32 [k] places, rising, then float32 [k] values */
 size_t codec_bytes(const struct parallel *p, size_t n);
 
+/* A table's gradient [rows, cols] goes as its touched rows where these are so few that all ranks'
+ * lists together are shorter than the table: at most so many a rank; 0: never. */
+int64_t codec_table_room(int ranks, int64_t rows, int64_t cols);
+/* Bytes of a list of `room` rows: ids and values, a multiple of 64. */
+size_t codec_rows_bytes(int64_t room, int64_t cols);
+
 /* 1 if what packing lost is kept and added to the next gradient (error feedback). */
 int codec_keeps_residual(enum codec_kind k);
 

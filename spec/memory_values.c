@@ -46,6 +46,15 @@ static int outer_arenas(const struct plan *p)
     return (q->outer_learning_rate != 1 || q->outer_momentum != 0) + (q->outer_momentum != 0);
 }
 
+/* 1 if the layer has a table whose touched rows may be listed: a bucket of its own. */
+static int has_table(const struct memory_view *v, int layer)
+{
+    const struct layer *l = &v->job->model.layers[layer];
+    const struct plan *p = v->plan;
+    return l->type == LAYER_EMBEDDING && !l->frozen && has_group(p) && p->zero == 0 &&
+           !is_apart(p) && p->parallel.codec == CODEC_NONE;
+}
+
 static void end_bucket(struct values *x, double elements)
 {
     /* parts differ by a cache line at most */
@@ -69,12 +78,13 @@ static void cut_buckets(struct values *x, int place)
             x->widest_layer = fmax(x->widest_layer, f->trained);
             if (f->trained <= 0)
                 continue;
+            must_cut = must_cut || has_table(x->view, l);
             if (bucket > 0 && (bucket * 4 >= BUCKET_BYTES || must_cut)) {
                 end_bucket(x, bucket);
                 bucket = 0;
             }
             bucket += f->trained;
-            must_cut = p->zero >= 2 && f->sums > 0;
+            must_cut = (p->zero >= 2 && f->sums > 0) || has_table(x->view, l);
         }
         must_cut = must_cut || p->zero >= 2;
     }
@@ -128,6 +138,25 @@ static void add_gradients(const struct values *x, int zero, double *own, double 
         *own += store(x, 4, 0);
 }
 
+/* Lists of touched rows, of all data ranks, and of this one's ids. */
+static void add_rows(const struct values *x, int place, double *own, double *shared)
+{
+    const struct plan *p = x->view->plan;
+    double lists = 0, ids = 0;
+    for (int s = place; s < plan_stages(p); s += p->pipeline)
+        for (int l = p->stage_first[s]; l < p->stage_first[s + 1]; l++) {
+            const struct shape *t = &x->view->job->model.layers[l].tensors[0].shape;
+            if (!has_table(x->view, l))
+                continue;
+            int64_t rows = (t->size[0] + p->tensor - 1) / p->tensor;
+            int64_t room = codec_table_room(p->data, rows, t->size[1]);
+            lists = fmax(lists, (double)codec_rows_bytes(room, t->size[1]));
+            ids = fmax(ids, 4.0 * (double)room);
+        }
+    *shared += padded(p->data * lists);
+    *own += padded(ids);
+}
+
 /* What a codec keeps, and all ranks' gradients of a bucket on their way. */
 static void add_codec(const struct values *x, double *own, double *shared)
 {
@@ -168,6 +197,7 @@ void memory_add_values(const struct memory_view *v, int place, double *ret_priva
     add_parameters(&x, zero, ret_private, ret_shared);
     add_gradients(&x, zero, ret_private, ret_shared);
     add_codec(&x, ret_private, ret_shared);
+    add_rows(&x, place, ret_private, ret_shared);
     *ret_private += outer_arenas(p) * store(&x, 4, 0);
     *ret_private += optimizer_states(&v->job->optimizer) *
                     store(&x, width(v->job->precision.moments), zero > 0);

@@ -88,6 +88,18 @@ struct ops {
     void (*pack)(const struct parallel *p, size_t n, const float *x, void *packed);
     void (*add_packed)(const struct parallel *p, size_t n, const void *packed, float sign,
                        float *y);
+    /* Rows of x [rows, cols] that are not all zero bits: their number, and the first `most` of them
+     * into ids. */
+    int64_t (*find_rows)(int64_t rows, int64_t cols, const float *x, int64_t most, uint32_t *ids);
+    /* `count` rows of x as uint32 [room] ids, the rest of them UINT32_MAX, and float32 [room,
+     * cols].
+     */
+    void (*pack_rows)(int64_t count, int64_t room, int64_t cols, const uint32_t *ids,
+                      const float *x, void *packed);
+    /* Sets the rows of y that any of `members` packed lists, `stride` bytes apart, has: to their
+     * sum in the tree of collectives. */
+    void (*sum_rows)(int members, int64_t room, int64_t cols, const void *packed, size_t stride,
+                     float *y);
     void (*add)(size_t n, const float *x, float *y); /* y += x */
     void (*add_f64)(size_t n, const double *x, double *y);
 

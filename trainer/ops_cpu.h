@@ -56,6 +56,11 @@ void cpu_batch_norm_backward(const struct batch_norm_args *a, const float *dy, c
                              double count, float *dx, float accumulate, float *d_gamma,
                              float *d_beta);
 
+int64_t cpu_find_rows(int64_t rows, int64_t cols, const float *x, int64_t most, uint32_t *ids);
+void cpu_pack_rows(int64_t count, int64_t room, int64_t cols, const uint32_t *ids, const float *x,
+                   void *packed);
+void cpu_sum_rows(int members, int64_t room, int64_t cols, const void *packed, size_t stride,
+                  float *y);
 void cpu_pack(const struct parallel *p, size_t n, const float *x, void *packed);
 void cpu_add_packed(const struct parallel *p, size_t n, const void *packed, float sign, float *y);
 

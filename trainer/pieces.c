@@ -204,6 +204,7 @@ void pieces_begin(struct engine *g)
 {
     free(g->arrived);
     g->arrived = NULL;
+    replicas_clear_residual(&g->replicas); /* what comes is added up */
 }
 
 /* How many values of each kind have come for a tensor. */

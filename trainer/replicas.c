@@ -10,11 +10,31 @@
 
 /* ---- buckets ---- */
 
+static int has_group(const struct replicas *r)
+{
+    return r->data > 1 && !r->alone;
+}
+
+static int has_codec(const struct replicas *r)
+{
+    return has_group(r) && r->plan->parallel.codec != CODEC_NONE;
+}
+
+/* 1 if the layer has a table whose touched rows may be listed. */
+static int has_table(const struct replicas *r, int layer)
+{
+    const struct layer *l = &r->net->model->layers[layer];
+    return l->type == LAYER_EMBEDDING && !l->frozen && has_group(r) && r->zero == 0 &&
+           !r->is_apart && !has_codec(r);
+}
+
 /* With zero 2 and 3 a bucket must be complete within one pass through its layers: it lies within
  * one chunk, and on one side of a layer that waits for all micro-batches. */
 static int must_cut(const struct replicas *r, int above, int layer)
 {
     const struct net *n = r->net;
+    if (above >= 0 && (has_table(r, above) || has_table(r, layer)))
+        return 1;
     if (r->zero < 2 || above < 0)
         return 0;
     for (int c = 0; c < n->chunk_count; c++)
@@ -47,6 +67,7 @@ static void cut_buckets(struct replicas *r)
         b = &r->buckets[r->count - 1];
         b->begin = y->begin;
         b->first = l;
+        b->table = has_table(r, l) ? &n->tensors[y->tensor] : NULL;
         b->layers++;
         r->bucket_of[l] = r->count - 1;
         above = l;
@@ -72,11 +93,6 @@ static void divide(struct replicas *r)
         r->own += b->own_end - b->own_begin;
         r->widest = b->end - b->begin > r->widest ? b->end - b->begin : r->widest;
     }
-}
-
-static int has_group(const struct replicas *r)
-{
-    return r->data > 1 && !r->alone;
 }
 
 void replicas_init(struct replicas *r, const struct job_spec *job, const struct plan *plan,
@@ -174,11 +190,6 @@ static int take_gradients(struct replicas *r, struct err *e)
     return s;
 }
 
-static int has_codec(const struct replicas *r)
-{
-    return has_group(r) && r->plan->parallel.codec != CODEC_NONE;
-}
-
 static int take_codec(struct replicas *r, struct err *e)
 {
     const struct parallel *p = &r->plan->parallel;
@@ -194,6 +205,31 @@ static int take_codec(struct replicas *r, struct err *e)
     if (s == 0)
         s = take(r, (size_t)r->data * codec_bytes(p, r->widest), 1, &r->packed, e);
     return s;
+}
+
+static int64_t table_rows(const struct net_tensor *t)
+{
+    return (int64_t)t->elements / t->spec->shape.size[1];
+}
+
+static int take_rows(struct replicas *r, struct err *e)
+{
+    size_t bytes = 0;
+    int64_t most = 0;
+    for (int i = 0; i < r->count; i++) {
+        const struct net_tensor *t = r->buckets[i].table;
+        if (!t)
+            continue;
+        int64_t cols = t->spec->shape.size[1],
+                room = codec_table_room(r->data, table_rows(t), cols);
+        size_t here = codec_rows_bytes(room, cols);
+        bytes = here > bytes ? here : bytes;
+        most = room > most ? room : most;
+    }
+    if (most == 0)
+        return 0;
+    int s = take(r, (size_t)r->data * bytes, 1, &r->rows, e);
+    return s < 0 ? s : take(r, (size_t)most * sizeof *r->row_ids, 0, &r->row_ids, e);
 }
 
 static int take_outer(struct replicas *r, struct err *e)
@@ -216,6 +252,8 @@ static int take_all(struct replicas *r, struct err *e)
         s = take_outer(r, e);
     if (s == 0)
         s = take_codec(r, e);
+    if (s == 0)
+        s = take_rows(r, e);
     for (int i = 0; s == 0 && i < optimizer_states(&r->job->optimizer); i++)
         s = take_arena(r, &r->state[i], r->job->precision.moments, r->zero > 0, 0, e);
     return s;
@@ -276,6 +314,7 @@ void replicas_done(struct replicas *r)
         give_back(r, r->copies.at, r->copies.is_shared);
         for (int i = 0; i < 2; i++)
             give_back(r, r->gradient[i].at, r->gradient[i].is_shared);
+        give_back(r, r->row_ids, 0);
         give_back(r, r->residual.at, r->residual.is_shared);
         give_back(r, r->anchor.at, r->anchor.is_shared);
         give_back(r, r->outer.at, r->outer.is_shared);

@@ -26,6 +26,10 @@
  * lie whole also under zero 2 and 3. Squares are summed exactly (exact.h), so that clipping depends
  * on no order either.
  *
+ * Tables. Of an embedding few rows may be touched in a step. With zero 0 such a table is a bucket
+ * of its own, whose gradient goes as a list of those rows where that is shorter: the same sums, bit
+ * for bit.
+ *
  * Codecs. A rank packs its sums over micro-batches, all get the packed ones of all, and each adds
  * them up in rank order: the same bits everywhere, float32 sums of rounded values. What packing
  * lost stays with the rank as its residual and is added to its next gradient. Nothing is divided
@@ -83,13 +87,14 @@ struct arena {
 };
 
 struct bucket {
-    size_t begin, end;         /* of the arenas */
-    size_t own_begin, own_end; /* what this rank updates */
-    size_t shard;              /* where that begins in divided arenas */
-    int first, last;           /* layers with trained elements: first..last */
-    int layers, left;          /* how many; of them not complete yet */
-    int rounds;                /* sums of it that were begun in this step; zero 2 and 3 */
-    int64_t gathered;          /* ticket of what makes its parameters whole again */
+    size_t begin, end;              /* of the arenas */
+    size_t own_begin, own_end;      /* what this rank updates */
+    size_t shard;                   /* where that begins in divided arenas */
+    int first, last;                /* layers with trained elements: first..last */
+    int layers, left;               /* how many; of them not complete yet */
+    int rounds;                     /* sums of it that were begun in this step; zero 2 and 3 */
+    const struct net_tensor *table; /* an embedding's, which is all of it; else NULL */
+    int64_t gathered;               /* ticket of what makes its parameters whole again */
 };
 
 /* Memory for one bucket at a time. */
@@ -127,6 +132,8 @@ struct replicas {
     int writes, ready;              /* which one passes write to, and which can be applied */
     int64_t summed[2];              /* tickets of their last sums */
     struct arena residual;          /* of a codec: what this rank has not sent yet */
+    char *rows;                     /* lists of touched rows of a table, of all data ranks */
+    uint32_t *row_ids;              /* [most that this rank may list] */
     char *packed;                   /* [data][codec_bytes(widest)]: gradients on their way */
     struct arena anchor, outer;     /* local_sgd with outer steps: weights at the last mean, and
                                        the momentum */
@@ -203,6 +210,9 @@ size_t replicas_stretch(const struct replicas *r, size_t at);
  * one to save. Empty ones have *begin == *end. */
 void replicas_clip_held(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end);
 void replicas_clip_saved(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end);
+
+/* Residuals of a codec start anew, at zero. */
+void replicas_clear_residual(struct replicas *r);
 
 /* From device to host memory; the range is what clip_saved or clip_held gave. */
 void replicas_get(const struct replicas *r, enum piece_kind k, size_t at, size_t n, float *host);

@@ -218,6 +218,29 @@ float *summed(const struct replicas *r, int which, const struct bucket *b)
     return arena_at(&r->gradient[which], b, b->own_begin);
 }
 
+/* The sum of a table's gradient by its touched rows, where no rank has more than fit; *ret_done 0:
+ * some rank has. */
+static int sum_rows(struct replicas *r, const struct net_tensor *t, float *at, int *ret_done,
+                    struct err *e)
+{
+    const struct ops *o = r->net->ops;
+    int64_t cols = t->spec->shape.size[1], rows = (int64_t)t->elements / cols, most = 0;
+    int64_t room = codec_table_room(r->data, rows, cols), all[PLAN_MAX_RANKS];
+    int64_t count = o->find_rows(rows, cols, at, room, r->row_ids);
+    int s = r->group->verbs->exchange(r->group, &count, sizeof count, all, e);
+    for (int d = 0; s == 0 && d < r->data; d++)
+        most = all[d] > most ? all[d] : most;
+    *ret_done = most <= room;
+    if (s < 0 || !*ret_done || most == 0)
+        return s;
+    size_t bytes = codec_rows_bytes(most, cols);
+    o->pack_rows(count, most, cols, r->row_ids, at, r->rows + (size_t)r->data_rank * bytes);
+    s = r->group->verbs->all_gather(r->group, r->rows, (size_t)r->data * bytes, COMM_U8, e);
+    if (s == 0)
+        o->sum_rows(r->data, most, cols, r->rows, bytes, at);
+    return s;
+}
+
 /* Packs at [n] with what was not sent before, and adds up what all ranks have packed. */
 static int sum_packed(struct replicas *r, const struct bucket *b, float *at, struct err *e)
 {
@@ -250,6 +273,11 @@ static int sum_bucket(void *context, int argument, struct err *e)
     float *at = (float *)r->gradient[argument % 2].at + b->begin;
     if (r->packed)
         return sum_packed(r, b, at, e);
+    if (b->table && r->row_ids) {
+        int done = 0, s = sum_rows(r, b->table, at, &done, e);
+        if (s < 0 || done)
+            return s;
+    }
     return r->zero > 0 ? v->reduce_scatter(r->group, at, b->end - b->begin, COMM_F32, e)
                        : v->all_reduce(r->group, at, b->end - b->begin, COMM_F32, e);
 }

@@ -155,6 +155,12 @@ void replicas_set(struct replicas *r, enum piece_kind k, size_t at, size_t n, co
         r->values[i].bucket = -1;
 }
 
+void replicas_clear_residual(struct replicas *r)
+{
+    if (r->residual.at)
+        r->net->ops->zero(r->residual.at, r->net->trained * sizeof(float));
+}
+
 /* ---- masters of all data ranks ---- */
 
 struct collecting {

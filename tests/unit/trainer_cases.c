@@ -160,13 +160,14 @@ static void no_place_in_the_data_is_no_checkpoint(void **state)
 static void what_is_on_its_way_is_saved(void **state)
 {
     (void)state;
-    for (int sync = SYNC_DELAYED; sync <= SYNC_LOCAL_SGD; sync++) {
+    for (int sync = SYNC_EVERY_STEP; sync <= SYNC_LOCAL_SGD; sync++) {
         struct store s;
         struct gang whole, saved, g;
         struct resume_list list;
         struct plan p = {.kind = STRATEGY_MIRRORED, .data = 2};
         parallel_set_defaults(&p.parallel);
         p.parallel.sync = (enum sync_kind)sync;
+        p.parallel.codec = sync == SYNC_EVERY_STEP ? CODEC_TOP_K : CODEC_NONE; /* its residuals */
         p.parallel.local_steps = 4;
         p.parallel.outer_learning_rate = 0.7;
         p.parallel.outer_momentum = 0.9;
