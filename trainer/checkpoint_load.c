@@ -72,6 +72,15 @@ static int belongs(const struct engine *g, const struct launch_checkpoint *c,
     return 0;
 }
 
+/* What is not there is left to `open` to tell. Opening a FIFO would wait for a writer for ever. */
+static int refuse_special(const char *path, struct err *e)
+{
+    struct stat st;
+    if (lstat(path, &st) < 0 || S_ISREG(st.st_mode))
+        return 0;
+    return err_set(e, ERR_CORRUPT, "%s is not a regular file", strrchr(path, '/') + 1);
+}
+
 static int read_manifest(const struct engine *g, const struct launch_checkpoint *c,
                          struct manifest *ret, struct err *e)
 {
@@ -80,7 +89,9 @@ static int read_manifest(const struct engine *g, const struct launch_checkpoint 
     struct manifest m = {0};
     CLEANUP(mem_freep)
     char *path = mem_printf("%s/%s/manifest.json", g->launch->checkpoints, c->name);
-    int r = file_read(path, MANIFEST_MAX_BYTES, &text, e);
+    int r = refuse_special(path, e);
+    if (r == 0)
+        r = file_read(path, MANIFEST_MAX_BYTES, &text, e);
     if (r == 0) {
         sum = checkpoint_sum_of(text.data ? text.data : "", text.len);
         if (checkpoint_sum_parse(c->sum, &wanted) < 0 || wanted.high != sum.high ||
@@ -104,6 +115,9 @@ static int open_shard(const struct engine *g, const char *name, int rank, int *r
 {
     CLEANUP(mem_freep)
     char *path = mem_printf("%s/%s/rank-%d.safetensors", g->launch->checkpoints, name, rank);
+    int r = refuse_special(path, e);
+    if (r < 0)
+        return r;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return err_errno(e, "cannot open rank-%d.safetensors", rank);

@@ -261,7 +261,7 @@ static void a_full_disk_costs_a_checkpoint_only(void **state)
 
 /* ---- damage ---- */
 
-enum damage { FLIP_FIRST, FLIP_MIDDLE, FLIP_LAST, CUT, GROW, EMPTY, REMOVE, DAMAGE__MAX };
+enum damage { FLIP_FIRST, FLIP_MIDDLE, FLIP_LAST, CUT, GROW, EMPTY, REMOVE, FIFO, DAMAGE__MAX };
 
 static void damage_file(const char *path, enum damage how)
 {
@@ -274,9 +274,11 @@ static void damage_file(const char *path, enum damage how)
         b.data[at] = (char)(b.data[at] ^ 0x10);
     if (how == GROW)
         buf_add(&b, "x", 1), n++;
-    if (how == REMOVE)
+    if (how == REMOVE || how == FIFO)
         assert_int_equal(unlink(path), 0);
-    else
+    if (how == FIFO)
+        assert_int_equal(mkfifo(path, 0600), 0);
+    else if (how != REMOVE)
         assert_int_equal(file_write_atomic(path, b.data, n, 0600, &e), 0);
     buf_done(&b);
 }
