@@ -209,8 +209,15 @@ static void check_own_microbatches(const struct asked *a)
     const struct strategy *s = a->s;
     int64_t data = data_ranks(a), own = data ? s->parallel.grains / data : 0;
     char hint[96];
-    if (!own || !s->microbatches || s->microbatches == own)
+    if (!s->microbatches || s->microbatches == own)
         return;
+    if (!own) {
+        FAULT(a, "microbatches", "conflict", "Leave it out, or say \"data\" too.",
+              "The micro-batches of a reproducible run are its grains: %lld by the number of data "
+              "ranks, which is chosen here.",
+              (long long)s->parallel.grains);
+        return;
+    }
     snprintf(hint, sizeof hint, "Leave it out, or write %lld.", (long long)own);
     FAULT(a, "microbatches", "conflict", hint,
           "The micro-batches of a reproducible run are its grains: %lld by %lld data rank%s makes "

@@ -109,6 +109,11 @@ static const struct wrong wrongs[] = {
                  "The micro-batches of a reproducible run are its grains: 8 by 4 data ranks makes "
                  "2, not 4.",
                  "Leave it out, or write 2."}}},
+    {.changes = {{"/strategy", "{\"reproducible\": true, \"microbatches\": 4}"}},
+     .faults = {{"/strategy/microbatches", "conflict",
+                 "The micro-batches of a reproducible run are its grains: 8 by the number of data "
+                 "ranks, which is chosen here.",
+                 "Leave it out, or say \"data\" too."}}},
     {.changes = {{"/strategy", "{\"data\": 2, \"tensor\": 2, \"reproducible\": true}"}},
      .faults = {{"/strategy/tensor", "conflict",
                  "Layers split over tensor ranks add their parts in another order than a whole "
