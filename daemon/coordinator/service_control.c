@@ -140,8 +140,8 @@ static int suspend(struct service *c, struct job_row *job, struct service_reply 
         return suspend_stopping(c, job, r);
     if (job_is_final(job->state))
         return service_fail(r, 409, "job_finished",
-                            "Job %s has %s already, so there is nothing to suspend.", job->id,
-                            job_state_name(job->state));
+                            "Job %s has %s%s already, so there is nothing to suspend.", job->id,
+                            job->state == JOB_CANCELLED ? "been " : "", job_state_name(job->state));
     if (job->state != JOB_PENDING && job->keep == 0 && !job_is_command(job))
         return service_fail(r, 409, "no_checkpoints",
                             "Job %s takes no checkpoints (\"checkpoint\": false), so suspending "

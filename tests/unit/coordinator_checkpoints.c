@@ -585,6 +585,11 @@ static void a_cancel_overtakes_a_suspend(void **state)
     report_end(&r, "stopped", "suspended"); /* as its shim heard it first */
     expect_job(r.job, "cancelled", "cancelled");
     expect_refused(service_job_suspend, r.job, "job_finished");
+    struct service_reply said;
+    service_reply_init(&said);
+    service_job_suspend(c, r.job, &said);
+    assert_non_null(strstr(said.detail, "has been cancelled already"));
+    service_reply_done(&said);
     expect_refused(service_job_resume, r.job, "job_finished");
     expect_record(r.job, "100 ");
     assert_int_equal(retry_as(r.job, 0, NULL), 200);
