@@ -280,5 +280,5 @@ void memory_add_frames(const struct memory_view *v, int place, struct plan_bytes
     ret->work = (2 + windows) * value_bytes(widest, 0) + skips + scratch + gathered +
                 bar_bytes(v, place) + (double)v->microbatches * SUM_BYTES;
     if (place == p->pipeline - 1)
-        ret->work += label_bytes(v);
+        ret->work += label_bytes(v) + 4 * (double)v->job->fit.class_weights;
 }

@@ -37,6 +37,10 @@ struct loss_args {
     const float *targets;   /* [rows, cols], where classes is NULL */
     float *gradient;        /* [rows, cols], or NULL; may not be `out` */
     struct loss_sums *sums; /* added to */
+    const float *weights;   /* [weight_count], by class, of loss and gradient; others have 1. A row
+                               of targets is of the class where it is largest, or of class 1 where
+                               a single one is above a half */
+    int64_t weight_count;
 };
 
 /* A window that moves over items [in_rows, in_cols, channels] and stands at out_rows x out_cols
@@ -71,8 +75,7 @@ struct dropout_args {
 
 struct ops {
     const char *name;
-    size_t workspace_bytes; /* that its verbs keep for themselves */
-    int is_host;            /* the device reads and writes host memory: no copies needed */
+    int is_host; /* the device reads and writes host memory: no copies needed */
 
     void *(*alloc)(size_t bytes); /* zeroed, 64-byte aligned; NULL when the device is full */
     void (*release)(void *p);     /* NULL is fine */

@@ -141,18 +141,35 @@ static double squared(const struct row *r)
     return loss / (double)n;
 }
 
-static void one_row(const struct row *r, float *p)
+static double loss_of(const struct row *r, float *p)
 {
-    struct loss_sums *s = r->a->sums;
     switch (r->a->kind) {
     case LOSS_SPARSE_CATEGORICAL_CROSSENTROPY:
     case LOSS_CATEGORICAL_CROSSENTROPY:
-        s->loss += r->a->from_logits ? entropy_of_logits(r, p) : entropy_of_probabilities(r);
-        break;
-    case LOSS_BINARY_CROSSENTROPY: s->loss += binary(r, p); break;
-    case LOSS_MEAN_SQUARED_ERROR: s->loss += squared(r); break;
+        return r->a->from_logits ? entropy_of_logits(r, p) : entropy_of_probabilities(r);
+    case LOSS_BINARY_CROSSENTROPY: return binary(r, p);
+    case LOSS_MEAN_SQUARED_ERROR: return squared(r);
     case LOSS__MAX: break;
     }
+    return 0;
+}
+
+static float weight_of(const struct row *r)
+{
+    const struct loss_args *a = r->a;
+    int64_t class = r->class;
+    if (r->targets)
+        class = a->cols == 1 ? r->targets[0] > 0.5f : largest(a->cols, r->targets);
+    return class < a->weight_count ? a->weights[class] : 1.0f;
+}
+
+static void one_row(const struct row *r, float *p)
+{
+    struct loss_sums *s = r->a->sums;
+    float weight = weight_of(r);
+    s->loss += weight * loss_of(r, p);
+    for (int64_t c = 0; r->gradient && weight != 1.0f && c < r->a->cols; c++)
+        r->gradient[c] *= weight;
     s->accuracy += is_right(r);
     s->mae += mean_error(r, r->a->from_logits ? p : r->out);
 }

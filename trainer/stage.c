@@ -34,16 +34,39 @@ size_t stage_message_bytes(const struct model *m, const struct plan *p, int64_t 
     return p->pipeline > 1 ? (size_t)(widest * max_rows) * sizeof(float) : 0;
 }
 
+static int has_class_weights(const struct stage *s)
+{
+    return s->job->fit.class_weights > 0 && s->mesh->stage == s->mesh->stages - 1;
+}
+
 size_t stage_bytes(const struct stage *s, const struct dataset *set)
 {
     size_t sum = frame_work_bytes(s->layouts, s->net.chunk_count) + stage_bars_bytes(s) +
                  (size_t)s->microbatches * sizeof *s->sums;
     for (int c = 0; c < s->net.chunk_count; c++)
         sum += (size_t)s->chunks[c].frame_count * s->layouts[c].frame_bytes;
+    if (has_class_weights(s))
+        sum += (size_t)s->job->fit.class_weights * sizeof *s->class_weights;
     return sum + batch_bytes(&s->net, set, s->max_rows);
 }
 
 /* ---- setting up ---- */
+
+static int take_class_weights(struct stage *s, struct err *e)
+{
+    const struct fit *fit = &s->job->fit;
+    size_t count = (size_t)fit->class_weights;
+    if (!has_class_weights(s))
+        return 0;
+    CLEANUP(mem_freep) float *host = mem_alloc(count * sizeof *host);
+    for (size_t c = 0; c < count; c++)
+        host[c] = (float)fit->class_weight[c];
+    s->class_weights = s->net.ops->alloc(count * sizeof *host);
+    if (!s->class_weights)
+        return err_set(e, ERR_UNAVAILABLE, "The device has no memory left.");
+    s->net.ops->upload(s->class_weights, host, count * sizeof *host);
+    return 0;
+}
 
 /* 1 if all passes of a chunk in one direction stand in a row. */
 static int are_in_a_row(const struct schedule *s, int chunk, int microbatches)
@@ -127,6 +150,8 @@ int stage_init(struct stage *s, const struct job_spec *job, const struct plan *p
     if (r == 0)
         r = stage_bars_init(s, e);
     if (r == 0)
+        r = take_class_weights(s, e);
+    if (r == 0)
         r = batch_init(&s->batch, &s->net, set, s->max_rows, e);
     return r;
 }
@@ -148,6 +173,8 @@ void stage_done(struct stage *s)
     schedule_done(&s->schedule);
     if (s->net.ops)
         s->net.ops->release(s->sums);
+    if (s->net.ops)
+        s->net.ops->release(s->class_weights);
     net_done(&s->net);
     *s = (struct stage){0};
 }
@@ -167,6 +194,8 @@ void stage_loss(const struct stage *s, int from_logits, int64_t rows, const floa
         .targets = s->batch.targets,
         .gradient = gradient,
         .sums = sums,
+        .weights = s->class_weights,
+        .weight_count = gradient ? s->job->fit.class_weights : 0,
     };
     s->net.ops->loss(&a);
 }

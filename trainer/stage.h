@@ -55,6 +55,7 @@ struct stage {
     int64_t out_size;       /* elements per item of what the last chunk gives out */
     uint64_t seed;          /* of dropout */
     struct loss_sums *sums; /* device [microbatches]; of last stages */
+    float *class_weights;   /* device [job->fit.class_weights]; of last stages, where given */
     struct stage_times times;
 };
 
@@ -91,7 +92,8 @@ struct stage_visit {
 int stage_evaluate(struct stage *s, const struct items *items, const struct layers_hook *hook,
                    const struct stage_visit *visit, struct err *e);
 
-/* Adds loss and metrics of outputs [rows] against the labels now in the batch to sums (device). */
+/* Adds loss and metrics of outputs [rows] against the labels now in the batch to sums (device).
+ * With a gradient, which is of training, by class_weight. */
 void stage_loss(const struct stage *s, int from_logits, int64_t rows, const float *out,
                 float *gradient, struct loss_sums *sums);
 

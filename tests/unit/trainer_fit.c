@@ -51,6 +51,38 @@ static void early_stopping_waits_for_validation(void **state)
     store_close(&s);
 }
 
+/* Classes that all weigh 2: the first loss and its gradient are twice what they were.
+ * Adam takes the same steps, so that figures which are not weighted stay about what they were. */
+static void classes_weigh_in_training_alone(void **state)
+{
+    (void)state;
+    static const char plain[] = SMALL("60", "8", "", "\"epochs\": 1, \"validation_split\": 0.2");
+    static const char twice[] =
+        SMALL("60", "8", "",
+              "\"epochs\": 1, \"validation_split\": 0.2, \"class_weight\": {\"0\": 2, \"1\": 2, "
+              "\"2\": 2, \"3\": 2}");
+    static const int MESHES[][2] = {{1, 1}, {3, 1}, {2, 2}};
+    for (size_t i = 0; i < ARRAY_LEN(MESHES); i++) {
+        struct store s;
+        struct gang a, b;
+        store_open(&s);
+        gang_open_with(&a, plain, MESHES[i][0], MESHES[i][1], &s, 0);
+        gang_run(&a);
+        gang_open_with(&b, twice, MESHES[i][0], MESHES[i][1], &s, 0);
+        gang_run(&b);
+        const json_t *x = gang_line(&a, "step", 0, 0), *y = gang_line(&b, "step", 0, 0);
+        for (int k = 0; k < 2; k++) {
+            double once = gang_number(x, k ? "grad_norm" : "loss");
+            assert_true(fabs(gang_number(y, k ? "grad_norm" : "loss") - 2 * once) < 1e-6 * once);
+        }
+        double v = gang_number(epoch_line(&a, 1), "val_loss");
+        assert_true(fabs(gang_number(epoch_line(&b, 1), "val_loss") - v) < 0.01 * v);
+        gang_close(&a);
+        gang_close(&b);
+        store_close(&s);
+    }
+}
+
 /* All that follows each checkpoint of a run is as it was. */
 static void check_job(const char *job, enum strategy_kind kind, int data, int64_t every,
                       const char *weights)
@@ -210,6 +242,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(validation_every_so_many_epochs),
         cmocka_unit_test(early_stopping_waits_for_validation),
+        cmocka_unit_test(classes_weigh_in_training_alone),
         cmocka_unit_test(runs_counted_in_steps),
         cmocka_unit_test(copies_are_foretold),
         cmocka_unit_test(ensembles),

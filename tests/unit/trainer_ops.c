@@ -384,7 +384,15 @@ static struct loss_sums loss_of(enum loss kind, int from_logits, int rows, int c
                                 float *gradient)
 {
     struct loss_sums s = {0};
-    struct loss_args a = {kind, from_logits, rows, cols, out, classes, targets, gradient, &s};
+    struct loss_args a = {.kind = kind,
+                          .from_logits = from_logits,
+                          .rows = rows,
+                          .cols = cols,
+                          .out = out,
+                          .classes = classes,
+                          .targets = targets,
+                          .gradient = gradient,
+                          .sums = &s};
     ops_cpu.loss(&a);
     return s;
 }
@@ -413,6 +421,53 @@ static void cross_entropy_of_logits(void **state)
         free(x);
         free(g);
         free(hot);
+    }
+}
+
+/* As classes, one-hot, and binary, against rows one by one without weights. */
+static void classes_weigh_loss_and_gradient(void **state)
+{
+    (void)state;
+    static const float x[9] = {1, 2, 3, 0, -1, 2, 0.5f, 0, 1}, weights[] = {0.25f, 1, 3};
+    static const int32_t classes[3] = {2, 0, 1};
+    static const float hot[9] = {0, 0, 1, 1, 0, 0, 0, 1, 0}, labels[3] = {1, 0, 1};
+    for (int form = 0; form < 3; form++) {
+        float g[9], plain[9];
+        int cols = form < 2 ? 3 : 1;
+        struct loss_sums s = {0}, sum = {0};
+        double want = 0;
+        struct loss_args a = {
+            .kind = LOSS_BINARY_CROSSENTROPY, .from_logits = 1, .rows = 1, .cols = cols};
+        if (form < 2)
+            a.kind = form ? LOSS_CATEGORICAL_CROSSENTROPY : LOSS_SPARSE_CATEGORICAL_CROSSENTROPY;
+        for (int i = 0; i < 3; i++) {
+            int class = form < 2 ? classes[i] : (int)labels[i];
+            float weight = class == 0 ? 0.25f : class == 2 ? 3 : 1;
+            struct loss_sums one = {0};
+            a.out = x + i * cols;
+            a.classes = form == 0 ? &classes[i] : NULL;
+            a.targets = form == 1 ? hot + i * cols : form == 2 ? &labels[i] : NULL;
+            a.gradient = plain + i * cols;
+            a.sums = &one;
+            ops_cpu.loss(&a);
+            for (int c = 0; c < cols; c++)
+                plain[i * cols + c] *= weight;
+            want += weight * one.loss;
+            sum.accuracy += one.accuracy;
+            sum.mae += one.mae;
+        }
+        a.out = x;
+        a.rows = 3;
+        a.classes = form == 0 ? classes : NULL;
+        a.targets = form == 1 ? hot : form == 2 ? labels : NULL;
+        a.gradient = g;
+        a.sums = &s;
+        a.weights = weights;
+        a.weight_count = form < 2 ? 3 : 1; /* class 1 has no weight given: 1 */
+        ops_cpu.loss(&a);
+        assert_close(s.loss, want, 1e-12);
+        assert_memory_equal(g, plain, (size_t)(3 * cols) * sizeof *g);
+        assert_true(s.accuracy == sum.accuracy && fabs(s.mae - sum.mae) < 1e-12);
     }
 }
 
@@ -599,6 +654,7 @@ int main(void)
         cmocka_unit_test(normalisation_by_the_formula),
         cmocka_unit_test(dropout_depends_on_position_not_on_slices),
         cmocka_unit_test(cross_entropy_of_logits),
+        cmocka_unit_test(classes_weigh_loss_and_gradient),
         cmocka_unit_test(extreme_logits_stay_finite),
         cmocka_unit_test(probabilities_are_clipped_as_keras_does),
         cmocka_unit_test(accuracy_of_one_and_of_several_outputs),
