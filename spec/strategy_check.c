@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "spec/codec.h"
 #include "spec/names.h"
 #include "spec/plan.h"
 
@@ -270,6 +271,11 @@ static void check_sync(const struct asked *a)
         FAULT(a, "zero", "conflict", "Write \"zero\": 0, or leave \"codec\" out.",
               "Packed gradients are added up whole on every data rank, so there is nothing that "
               "they could divide.");
+    if (codec_keeps_residual(p->codec) && s->tensor > 1)
+        FAULT(a, "codec", "conflict", "Write \"codec\": \"bf16\", or leave one of the two out.",
+              "What the codec \"%s\" rounds an element to depends on its neighbours, which differ "
+              "between tensor ranks, so parameters that all of them have would become unlike.",
+              codec_name(p->codec));
     if (p->codec != CODEC_NONE && p->sync == SYNC_LOCAL_SGD)
         FAULT(
             a, "codec", "conflict", "Leave one of the two out.",

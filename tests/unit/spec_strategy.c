@@ -144,6 +144,12 @@ static const struct wrong wrongs[] = {
                  "Packed gradients are added up whole on every data rank, so there is nothing that "
                  "they could divide.",
                  "Write \"zero\": 0, or leave \"codec\" out."}}},
+    {.changes = {{"/strategy", "{\"data\": 2, \"tensor\": 2, \"codec\": \"top_k\"}"}},
+     .faults = {{"/strategy/codec", "conflict",
+                 "What the codec \"top_k\" rounds an element to depends on its neighbours, which "
+                 "differ between tensor ranks, so parameters that all of them have would become "
+                 "unlike.",
+                 "Write \"codec\": \"bf16\", or leave one of the two out."}}},
     {.changes = {{"/strategy", "{\"data\": 4, \"reproducible\": true, \"codec\": \"int8\"}"}},
      .faults = {{"/strategy/codec", "conflict",
                  "The codec \"int8\" rounds what each data rank sends, so the bits depend on how "
