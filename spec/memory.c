@@ -106,16 +106,15 @@ static void set_part(const struct layer *l, const struct tensor_cut *c, int rank
     set_kept(l, out, channels, f);
 }
 
-#define WORKSPACE (4.0 * 1024 * 1024) /* of matrix products: trainer/ops_cpu_gemm.c */
-
 /* ---- layers ---- */
 
 static void set_parts(const struct job_spec *job, const struct plan *p, struct layer_facts *all)
 {
     const struct model *m = &job->model;
     const struct layer *last = &m->layers[m->layer_count - 1];
-    int fused =
-        (last->type == LAYER_DENSE || last->type == LAYER_ACTIVATION) && is_fused(job, last);
+    int fused = (last->type == LAYER_DENSE || last->type == LAYER_CONV2D ||
+                 last->type == LAYER_ACTIVATION) &&
+                is_fused(job, last);
     CLEANUP(mem_freep)
     struct tensor_cut *cuts = mem_alloc((size_t)m->layer_count * sizeof *cuts);
     for (int s = 0; s < plan_stages(p); s++) {
@@ -225,7 +224,7 @@ void memory_rank(const struct memory_view *v, int place, struct plan_bytes *ret)
 
 double memory_total(const struct plan_bytes *b)
 {
-    return b->values + b->shared + b->frames + b->work + b->transport + WORKSPACE;
+    return b->values + b->shared + b->frames + b->work + b->transport;
 }
 
 int64_t plan_memory(const struct job_spec *job, const struct plan *p)

@@ -168,7 +168,8 @@ static void add_codec(const struct values *x, double *own, double *shared)
     *shared += padded(p->data * (double)codec_bytes(&p->parallel, (size_t)x->widest));
 }
 
-/* What a checkpoint beside the training is written from, and what layers move from; and the weights
+/* What a checkpoint beside the training is written from, and what layers move from: also gradients
+ * and weights that are the same on all data ranks, and residuals, which are not; and the weights
  * of the best epoch, the last of which a checkpoint under way may still hold. Bfloat16 is float32
  * there. */
 static double copies(const struct values *x)
@@ -178,10 +179,14 @@ static double copies(const struct values *x)
     const struct early_stopping *rule = &job->fit.early_stopping;
     int alone = !has_group(p) || p->parallel.sync == SYNC_LOCAL_SGD;
     double elements = alone ? x->trained : x->own, parameters = 4 * (elements + x->fixed);
+    double others = outer_arenas(p) + (p->parallel.sync == SYNC_DELAYED && !is_alone(p));
+    double rest = 4 * others * x->own;
+    if (has_group(p) && codec_keeps_residual(p->parallel.codec))
+        rest += 4 * x->trained;
     int beside =
         job->checkpoint.enabled && (job->checkpoint.every_steps > 0 || job->checkpoint.every_s > 0);
     double bytes = (beside + (p->parallel.rebalance != 0)) *
-                   (parameters + 4 * elements * optimizer_states(&job->optimizer));
+                   (parameters + 4 * elements * optimizer_states(&job->optimizer) + rest);
     if (rule->enabled && rule->restore_best_weights)
         bytes += (beside ? 2 : 1) * parameters;
     return bytes;

@@ -69,8 +69,7 @@ struct engine {
                                             and the step that it is of; 0: there is none */
     struct checkpoint_word checkpoint;   /* this rank's, for the next step */
     size_t *arrived;                     /* while a checkpoint is read (pieces.c); else NULL */
-    int64_t resident_before; /* resident_bytes() before anything was taken; -1: unknown */
-    size_t memory_bytes;     /* all that this rank will ever use, but for the shared data set */
+    size_t memory_bytes; /* all that this rank will ever use, but for the shared data set */
     const volatile int *stop;
     const char
         *code; /* what a failure is called, where the error's code says too little; or NULL */
@@ -87,10 +86,6 @@ struct engine_fds {
 int engine_open(struct engine *g, const struct launch *l, int rank, const struct engine_fds *fds,
                 const volatile int *stop, struct err *e);
 void engine_close(struct engine *g);
-
-/* What memory_bytes foretold, as the kernel counts it now; -1: it does not tell. Most of the data
- * set, which ranks share, is taken off. */
-int64_t engine_measured_bytes(const struct engine *g);
 
 /* What the plan's cut decides about: the chunks that this rank has, their arenas and frames. Set up
  * with start values of zero. */
@@ -119,6 +114,10 @@ struct step_result {
  * every epoch and of the run, so that what is validated or saved is one model. The norm told is the
  * mean of theirs. */
 int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret, struct err *e);
+
+/* local_sgd: where data ranks have taken steps since the last mean, their weights become it now:
+ * for a run that stops between two. Weights that go on must not have met. */
+int engine_meet(struct engine *g, struct err *e);
 
 /* Means over items, NaN where there is nothing to tell. */
 struct epoch_figures {

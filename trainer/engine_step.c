@@ -91,7 +91,7 @@ static int apply(struct engine *g, int64_t of, double items, struct step_result 
 /* Delayed: the last gradient of the run has no next step to be applied in. */
 static int apply_last(struct engine *g, struct step_result *ret, struct err *e)
 {
-    struct tally mine = {.items = 0};
+    struct tally mine = {.checkpoint = g->checkpoint}; /* as the step has told it */
     int r = replicas_flush(&g->replicas, e);
     if (r < 0)
         return r;
@@ -119,6 +119,14 @@ static int average(struct engine *g, int64_t step_in_epoch, struct err *e)
 {
     int is_last = step_in_epoch + 1 == g->share.steps_per_epoch || g->step + 1 == g->steps;
     if (++g->local_steps < g->plan->parallel.local_steps && !is_last)
+        return 0;
+    g->local_steps = 0;
+    return replicas_average(&g->replicas, e);
+}
+
+int engine_meet(struct engine *g, struct err *e)
+{
+    if (g->local_steps == 0)
         return 0;
     g->local_steps = 0;
     return replicas_average(&g->replicas, e);
