@@ -222,6 +222,10 @@ static json_t *metric(struct decoding *d, const json_t *v, const struct where *a
 
 static json_t *metric_list(struct decoding *d, const json_t *v, const struct where *at)
 {
+    if (!json_is_array(v)) { /* an object of outputs, perhaps: a Sequential model has one */
+        field_wrong_type(d, at, "metrics", "a list of metrics", "[\"accuracy\"]", v);
+        return NULL;
+    }
     json_t *list = json_array();
     for (size_t i = 0; i < json_array_size(v); i++) {
         json_t *one = metric(d, json_array_get(v, i), FIELD_ITEM(at, i));

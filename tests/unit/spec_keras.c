@@ -151,6 +151,22 @@ static void test_compile(void **state)
     faults_done(&w);
 }
 
+/* What is none of a list is no reason to compute no metric. */
+static void test_metrics_by_output(void **state)
+{
+    (void)state;
+    struct faults f = {0}, w = {0};
+    json_t *model = load("keras3-mlp");
+    json_object_set_new(json_object_get(model, "compile_config"), "metrics",
+                        json_pack("{s:[s]}", "dense", "accuracy"));
+    assert_null(job_of(model, NULL, &f, &w));
+    assert_int_equal(f.total, 1);
+    assert_string_equal(f.items[0].pointer, "/model/compile_config/metrics");
+    assert_string_equal(f.items[0].code, "wrong_type");
+    faults_done(&f);
+    faults_done(&w);
+}
+
 /* A change of the golden file and what is said of it. */
 static const struct wrong {
     const char *layer; /* index in config.layers, or NULL: at the top */
@@ -318,8 +334,11 @@ static void test_compile_forms(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),        cmocka_unit_test(test_compile),
-        cmocka_unit_test(test_wrong),         cmocka_unit_test(test_strange),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_compile),
+        cmocka_unit_test(test_metrics_by_output),
+        cmocka_unit_test(test_wrong),
+        cmocka_unit_test(test_strange),
         cmocka_unit_test(test_compile_forms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
