@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 
 #include "tests/unit/trainer_checkpoints.h"
+#include "trainer/safetensors.h"
 
 /* ---- asked to stop at a line of the report ---- */
 
@@ -240,6 +241,92 @@ static void taken_beside_the_training(void **state)
     store_close(&s);
 }
 
+/* ---- stopped between two means ---- */
+
+static struct safetensors *file_at(const char *path)
+{
+    struct safetensors *s;
+    struct err e;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    if (safetensors_open(fd, path, &s, &e) < 0)
+        fail_msg("%s", e.text);
+    return s;
+}
+
+/* The values of the tensor whose name ends so, owned by the caller; NULL: there is none. */
+static float *values_at(const struct safetensors *s, const char *name, int64_t *ret_count)
+{
+    struct err e;
+    for (int i = 0; i < safetensors_count(s); i++)
+        if (strstr(safetensors_name(s, i), name)) {
+            *ret_count = safetensors_elements(s, i);
+            float *x = mem_alloc((size_t)*ret_count * sizeof *x);
+            assert_int_equal(safetensors_read_part(s, i, 0, *ret_count, x, &e), 0);
+            return x;
+        }
+    return NULL;
+}
+
+/* Compares a tensor of the weights with those of two shards; returns how many values differ
+ * between these. */
+static int64_t check_mean(struct safetensors *const of[3], const char *name)
+{
+    float *x[3];
+    int64_t count[3], differ = 0;
+    char parameter[80];
+    snprintf(parameter, sizeof parameter, "parameter/%s/", name);
+    for (int i = 0; i < 3; i++) {
+        x[i] = values_at(of[i], i < 2 ? parameter : name, &count[i]);
+        assert_non_null(x[i]);
+        assert_int_equal(count[i], count[0]);
+    }
+    for (int64_t k = 0; k < count[0]; k++) {
+        assert_true(x[2][k] == (x[0][k] + x[1][k]) * 0.5f);
+        differ += x[0][k] != x[1][k];
+    }
+    for (int i = 0; i < 3; i++)
+        free(x[i]);
+    return differ;
+}
+
+/* local_sgd: the checkpoint has the weights of both ranks, the job leaves their mean. */
+static void a_run_stopped_between_means_leaves_the_mean(void **state)
+{
+    (void)state;
+    struct plan p = {.kind = STRATEGY_MIRRORED, .data = 2, .pipeline = 1, .microbatches = 1};
+    struct store s;
+    struct gang g;
+    struct safetensors *of[3];
+    char path[160];
+    parallel_set_defaults(&p.parallel);
+    p.parallel.sync = SYNC_LOCAL_SGD;
+    p.parallel.local_steps = 100;
+    store_open(&s);
+    gang_open_as(&g, RESUMABLE, &p, &s, 0);
+    assert_int_equal(gang_prepare(&g), 0);
+    stop_at = "\"type\":\"start\"";
+    gang_start(&g);
+    stop_at = NULL;
+    gang_wait(&g);
+    const json_t *saved = gang_line(&g, "checkpoint", 0, 0);
+    assert_string_equal(gang_text(gang_line(&g, "verdict", 0, 0), "outcome"), "stopped");
+    assert_true(gang_number(saved, "step") < RESUMABLE_STEPS / 2);
+    for (int r = 0; r < 2; r++) {
+        snprintf(path, sizeof path, "%s/%s/rank-%d.safetensors", s.root, gang_text(saved, "name"),
+                 r);
+        of[r] = file_at(path);
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors", g.dir);
+    of[2] = file_at(path);
+    for (int i = 0; i < safetensors_count(of[2]); i++)
+        assert_true(check_mean(of, safetensors_name(of[2], i)) > 0);
+    for (int i = 0; i < 3; i++)
+        safetensors_close(of[i]);
+    gang_close(&g);
+    store_close(&s);
+}
+
 /* ---- early stopping ---- */
 
 #define STOPPING(RULE)                                                                             \
@@ -327,6 +414,7 @@ int main(void)
         cmocka_unit_test(suspended_after_every_step),
         cmocka_unit_test(no_checkpoint_where_none_is_wanted),
         cmocka_unit_test(taken_beside_the_training),
+        cmocka_unit_test(a_run_stopped_between_means_leaves_the_mean),
         cmocka_unit_test(stopping_early_with_the_best_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
