@@ -117,6 +117,8 @@ static void choose_again(struct layout *y)
         if (facts(y, l)->sums > 0) {
             y->bars++;
             keep(y, l - 1);
+            if (l == y->last - 1)
+                keep(y, l);
         }
     while (keep_one_for_adds(y))
         continue;

@@ -109,6 +109,8 @@ static void find_bars(struct frame_layout *y)
         if (layer_wants_sums(&m->layers[l])) {
             y->bars[y->bar_count++] = l;
             keep(y, l - 1);
+            if (l == y->last - 1) /* backward begins with it: no layer behind has it again */
+                keep(y, l);
         }
 }
 

@@ -250,6 +250,33 @@ static void computing_sums_again_changes_no_bit(void **state)
     }
 }
 
+/* Chunks that end with a normalisation, whose statistics backward begins with. */
+static void chunks_that_end_with_sums_have_them_still(void **state)
+{
+    (void)state;
+    static unsigned char all[LAYERS + 2];
+    static const char job[] =
+        "{\"name\": \"ends\", \"model\": {\"input\": [6], \"layers\": [" DENSE(9, "tanh")
+            BN DENSE(9, "tanh") BN DENSE(9, "tanh") BN
+        "{\"type\": \"dense\", \"units\": 4, \"activation\": \"softmax\"}]},"
+        "\"compile\": {\"optimizer\": {\"name\": \"sgd\", \"learning_rate\": 0.05},"
+        "\"loss\": \"sparse_categorical_crossentropy\"},"
+        "\"data\": {\"train\": {\"format\": \"synthetic\", \"samples\": 101, "
+        "\"input\": 6, \"classes\": 4, \"seed\": 1}}, \"fit\": {\"batch_size\": 29, "
+        "\"seed\": 3, \"epochs\": 2, \"validation_split\": 0.2}}";
+    struct plan p = {.kind = STRATEGY_PIPELINE,
+                     .pipeline = 2,
+                     .chunks = 2,
+                     .microbatches = 1,
+                     .schedule = SCHEDULE_INTERLEAVED};
+    struct outcome want;
+    memset(all, 1, sizeof all);
+    run_plan(job, &p, &want);
+    p.recompute = all;
+    check_same_bits(job, &p, &want);
+    buf_done(&want.weights);
+}
+
 /* A schedule that starts backward passes before all forward ones are through. */
 static void sums_need_all_micro_batches(void **state)
 {
@@ -326,6 +353,7 @@ int main(void)
         cmocka_unit_test(rounded_activations_ignore_the_cuts),
         cmocka_unit_test(batch_moments_are_the_whole_batchs),
         cmocka_unit_test(computing_sums_again_changes_no_bit),
+        cmocka_unit_test(chunks_that_end_with_sums_have_them_still),
         cmocka_unit_test(sums_need_all_micro_batches),
         cmocka_unit_test(reproducible_runs_have_the_same_bits),
     };
