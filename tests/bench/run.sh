@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Speed, measured through the real programs: run.sh [submit|latency|throughput|list|allreduce|train|checkpoint|forms]...
+# Speed, measured through the real programs: run.sh [submit|latency|throughput|list|allreduce|train|checkpoint|forms|pipeline|networks]...
 # Figures are medians; a peer that is installed is measured in the same run and given as a ratio, and
 # for one that is not, the package to install is named.
 set -euo pipefail
@@ -189,16 +189,77 @@ bench_checkpoint() {
 
 echo "$(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), medians of $RUNS runs"
 # samples/s of an MLP of four layers, 256 wide, batch 256, with a change to the job (a jq filter)
-form_once() { # RANKS FILTER
-  local id
-  id=$(submit "$(jq -nc --argjson r "$1" '{name: "form", model: {input: [256], layers: ([range(4) | {type: "dense", units: 256, activation: "relu"}] +
+form_job() { # RANKS FILTER
+  jq -nc --argjson r "$1" '{name: "form", model: {input: [256], layers: ([range(4) | {type: "dense", units: 256, activation: "relu"}] +
     [{type: "dense", units: 10, activation: "softmax"}])}, compile: {optimizer: "adam", loss: "sparse_categorical_crossentropy"},
     data: {train: {format: "synthetic", samples: 8192, input: 256, classes: 10, seed: 1}}, fit: {epochs: 30, batch_size: 256},
-    resources: {devices: $r}, strategy: {data: $r}} | '"$2")")
+    resources: {devices: $r}, strategy: {data: $r}} | '"$2"
+}
+form_once() { # RANKS FILTER
+  local id b
+  id=$(submit "$(form_job "$1" "$2")")
   "$BUILD/trainyard" --server "$URL" wait "$id" >/dev/null 2>&1
   [ "$(get "/v1/jobs/$id" | jq -r .state)" = succeeded ] || { echo "the job with $2 did not succeed" >&2; return 1; }
-  get "/v1/jobs/$id/metrics" | jq -r 'def us: (sub("\\.[0-9]+Z$"; "Z") | fromdateiso8601) + ("0." + capture("\\.(?<f>[0-9]+)Z").f | tonumber);
-    .steps | (29 * 8192) / ((.[-1].time | us) - (.[32].time | us))'
+  b=$(get "/v1/jobs/$id" | jq .spec.fit.batch_size)
+  get "/v1/jobs/$id/metrics" | jq -r --argjson b "$b" 'def us: (sub("\\.[0-9]+Z$"; "Z") | fromdateiso8601) + ("0." + capture("\\.(?<f>[0-9]+)Z").f | tonumber);
+    .steps[32:] | (length - 1) * $b / ((.[-1].time | us) - (.[0].time | us))'
+}
+
+# What the plan of a form takes, in bytes
+form_memory() { # RANKS FILTER
+  post '/v1/jobs?dry_run=1' "$(form_job "$1" "$2")" | jq -r .plan.memory_bytes
+}
+
+# What a pipeline makes of two ranks, against m / (m + p - 1), and what its schedules keep; how much of the communication
+# is hidden behind backward.
+bench_pipeline() {
+  local i m one
+  begin
+  start_coordinator
+  start_agent n1 2
+  for m in 2 4 8; do
+    : >"$DIR/one"; : >"$DIR/two"
+    for i in $(seq "$RUNS"); do
+      form_once 1 ".fit.batch_size = 1024" >>"$DIR/one"
+      form_once 2 ".fit.batch_size = 1024 | .strategy = {pipeline: 2, microbatches: $m, schedule: \"1f1b\"}" >>"$DIR/two"
+    done
+    one=$(median <"$DIR/one")
+    row "pipeline efficiency, 2 ranks, $m micro-batches" "$(awk -v a="$(median <"$DIR/two")" -v b="$one" 'BEGIN {printf "%.2f", a / b / 2}')" \
+      "m / (m + p - 1) is $(awk -v m="$m" 'BEGIN {printf "%.2f", m / (m + 1)}')"
+  done
+  row "memory of 1f1b against gpipe, 2 ranks, 8 micro-batches" "$(ratio "$(form_memory 2 '.fit.batch_size = 4096 | .strategy = {pipeline: 2, microbatches: 8, schedule: "1f1b"}')" \
+    "$(form_memory 2 '.fit.batch_size = 4096 | .strategy = {pipeline: 2, microbatches: 8, schedule: "gpipe"}')")" "as planned"
+  JOB=$(submit "$(form_job 2 '.strategy.overlap = true')")
+  "$BUILD/trainyard" --server "$URL" wait "$JOB" >/dev/null 2>&1
+  row "communication hidden behind backward, 2 ranks, overlap" \
+    "$(get "/v1/jobs/$JOB/metrics" | jq -r '.steps[32:] | (map(.comm_hidden_us) | add) as $h | (map(.comm_exposed_us) | add) as $e | 100 * $h / ($h + $e) | round') %" "of all communication"
+  end
+}
+
+# Deep and convolutional networks against PyTorch, 1 and 2 ranks
+bench_networks() {
+  local kind r i torch="" ours theirs filter
+  /usr/bin/python3 -c 'import torch' 2>/dev/null && torch=1
+  begin
+  start_coordinator
+  start_agent n1 2
+  for kind in deep conv; do
+    filter=.
+    [ "$kind" = conv ] && filter='.model.layers = [{type: "reshape", target_shape: [16, 16, 1]}, {type: "conv2d", filters: 16, kernel_size: 3, padding: "same", activation: "relu"},
+      {type: "max_pooling2d"}, {type: "conv2d", filters: 32, kernel_size: 3, padding: "same", activation: "relu"}, {type: "max_pooling2d"}, {type: "flatten"},
+      {type: "dense", units: 10, activation: "softmax"}] | .fit.epochs = 5'
+    for r in 1 2; do
+      : >"$DIR/ours"; : >"$DIR/torch"
+      for i in $(seq "$RUNS"); do
+        form_once "$r" "$filter" >>"$DIR/ours"
+        [ -n "$torch" ] && /usr/bin/python3 tests/bench/peers/torch_mlp.py 256 "$r" 3 "$kind" >>"$DIR/torch"
+      done
+      ours=$(median <"$DIR/ours")
+      row "samples/s, $kind network, batch 256, $r rank(s)" "$(printf %.0f "$ours")" \
+        "$(if [ -n "$torch" ]; then theirs=$(median <"$DIR/torch"); echo "PyTorch $theirs, ours/theirs $(ratio "$ours" "$theirs")"; else echo "PyTorch: install python3-torch to compare"; fi)"
+    done
+  done
+  end
 }
 
 # What each form costs: the same job in turns with the plain one, as a ratio of medians.
@@ -236,7 +297,7 @@ FORMS
   end
 }
 
-for b in submit latency throughput list allreduce train checkpoint forms; do
+for b in submit latency throughput list allreduce train checkpoint forms pipeline networks; do
   wants "$b" && "bench_$b"
 done
 exit 0

@@ -1,6 +1,8 @@
-"""The peer of the training benchmark: 784-128-10, Adam, cross-entropy in PyTorch, one process or DDP over gloo.
+"""The peer of the training benchmark in PyTorch, Adam and cross-entropy, one process or DDP over gloo.
 
-    torch_mlp.py BATCH RANKS SECONDS      prints samples per second of the whole job
+    torch_mlp.py BATCH RANKS SECONDS [mlp|deep|conv]      prints samples per second of the whole job
+
+mlp: 784-128-10. deep: 256-256-256-256-256-10. conv: 16x16x1, two convolutions of 16 and 32 channels with poolings.
 """
 import os
 import sys
@@ -11,19 +13,31 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
-def train(rank, ranks, batch, seconds, out):
+def build(kind):
+    nn = torch.nn
+    if kind == "deep":
+        layers = [m for _ in range(4) for m in (nn.Linear(256, 256), nn.ReLU())]
+        return nn.Sequential(*layers, nn.Linear(256, 10)), (256,)
+    if kind == "conv":
+        return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+                             nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+                             nn.Flatten(), nn.Linear(512, 10)), (1, 16, 16)
+    return nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)), (784,)
+
+
+def train(rank, ranks, batch, seconds, kind, out):
     torch.set_num_threads(1)
     if ranks > 1:
         os.sched_setaffinity(0, {rank % os.cpu_count()})
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=out["port"])
         dist.init_process_group("gloo", rank=rank, world_size=ranks)
     torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(784, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+    model, shape = build(kind)
     if ranks > 1:
         model = torch.nn.parallel.DistributedDataParallel(model)
     opt = torch.optim.Adam(model.parameters())
     loss_of = torch.nn.CrossEntropyLoss()
-    x = torch.rand(8000, 784)
+    x = torch.rand(8000, *shape)
     y = torch.randint(0, 10, (8000,))
     mine = batch // ranks
     samples = 0
@@ -54,8 +68,9 @@ def train(rank, ranks, batch, seconds, out):
 
 if __name__ == "__main__":
     batch, ranks, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    kind = sys.argv[4] if len(sys.argv) > 4 else "mlp"
     shared = {"port": str(20000 + os.getpid() % 9000)}
     if ranks == 1:
-        train(0, 1, batch, seconds, shared)
+        train(0, 1, batch, seconds, kind, shared)
     else:
-        mp.spawn(train, args=(ranks, batch, seconds, shared), nprocs=ranks)
+        mp.spawn(train, args=(ranks, batch, seconds, kind, shared), nprocs=ranks)
