@@ -100,8 +100,8 @@ int train_prepare(const struct launch *l, const struct engine_fds *fds)
         r = report_prepared(&out, &p, l->spec, (double)(clock_boottime_us() - began) * 1e-6, &e);
     if (r == 0)
         say_note("Reading the data: %lld samples to train on, %lld to validate on%s%s",
-                 (long long)p.train.samples, (long long)p.validation.samples,
-                 p.note[0] ? "; " : "", p.note);
+                 (long long)p.train.samples, (long long)p.validation.samples, p.note[0] ? "; " : "",
+                 p.note);
     struct ending end = {"done", "done", TRAIN_DONE};
     if (r < 0) {
         end = ending_of(&e, "data_invalid");
