@@ -106,6 +106,8 @@ static void set_part(const struct layer *l, const struct tensor_cut *c, int rank
     set_kept(l, out, channels, f);
 }
 
+#define WORKSPACE (4.0 * 1024 * 1024) /* of matrix products: trainer/ops_cpu_gemm.c */
+
 /* ---- layers ---- */
 
 static void set_parts(const struct job_spec *job, const struct plan *p, struct layer_facts *all)
@@ -224,7 +226,7 @@ void memory_rank(const struct memory_view *v, int place, struct plan_bytes *ret)
 
 double memory_total(const struct plan_bytes *b)
 {
-    return b->values + b->shared + b->frames + b->work + b->transport;
+    return b->values + b->shared + b->frames + b->work + b->transport + WORKSPACE;
 }
 
 int64_t plan_memory(const struct job_spec *job, const struct plan *p)

@@ -207,7 +207,7 @@ static const char *judge(struct tcp *t, const struct tcp_hello *h, char why[TCP_
         memcpy(attempt, h->attempt, sizeof attempt);
         tcp_clean(attempt);
         snprintf(why, TCP_WHY_SIZE,
-                 "it says it is of attempt %s, epoch %llu; this is %s, epoch %llu", h->attempt,
+                 "it says it is of attempt %s, epoch %llu; this is %s, epoch %llu", attempt,
                  (unsigned long long)h->epoch, t->attempt, (unsigned long long)t->epoch);
         return why;
     }

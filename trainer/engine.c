@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "spec/codec.h"
 #include "trainer/piece_copy.h"
+#include "trainer/resident.h"
 #include "trainer/weights.h"
 
 /* ---- setting up ---- */
@@ -187,6 +188,7 @@ static int build(struct engine *g, struct err *e)
         r = add_copies(g, e);
     if (r < 0)
         return r;
+    g->memory_bytes += g->stage.net.ops->workspace_bytes;
     g->memory_bytes += stage_bytes(&g->stage, &g->prepared.train);
     share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh, share_grains(g->plan));
     g->steps = share_steps(&g->share);
@@ -219,6 +221,7 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
     if (r < 0)
         return r;
     take_plan(g);
+    g->resident_before = resident_bytes();
     mesh_place(&g->mesh, g->plan, rank);
     if ((r = rebalance_check(g, e)) < 0 || (r = open_data(g, fds, e)) < 0 ||
         (r = lay_out(g, e)) < 0)
@@ -249,6 +252,12 @@ void engine_begin_epoch(struct engine *g, int64_t epoch)
     share_epoch(&g->share, epoch);
     for (int m = 0; m < g->members; m++)
         g->seen[m] = (struct figures){0};
+}
+
+int64_t engine_measured_bytes(const struct engine *g)
+{
+    int64_t now = resident_bytes(), data = (int64_t)(g->prepared.map_size / (size_t)g->mesh.ranks);
+    return now < 0 || g->resident_before < 0 ? -1 : now - g->resident_before - data;
 }
 
 /* ---- agreeing ---- */

@@ -69,7 +69,8 @@ struct engine {
                                             and the step that it is of; 0: there is none */
     struct checkpoint_word checkpoint;   /* this rank's, for the next step */
     size_t *arrived;                     /* while a checkpoint is read (pieces.c); else NULL */
-    size_t memory_bytes; /* all that this rank will ever use, but for the shared data set */
+    int64_t resident_before; /* resident_bytes() before anything was taken; -1: unknown */
+    size_t memory_bytes;     /* all that this rank will ever use, but for the shared data set */
     const volatile int *stop;
     const char
         *code; /* what a failure is called, where the error's code says too little; or NULL */
@@ -86,6 +87,10 @@ struct engine_fds {
 int engine_open(struct engine *g, const struct launch *l, int rank, const struct engine_fds *fds,
                 const volatile int *stop, struct err *e);
 void engine_close(struct engine *g);
+
+/* What memory_bytes foretold, as the kernel counts it now; -1: it does not tell. Most of the data
+ * set, which ranks share, is taken off. */
+int64_t engine_measured_bytes(const struct engine *g);
 
 /* What the plan's cut decides about: the chunks that this rank has, their arenas and frames. Set up
  * with start values of zero. */

@@ -253,7 +253,9 @@ static int start(struct run *u, struct err *e)
 static int finish(struct run *u, struct err *e)
 {
     struct engine *g = u->g;
-    int r = checkpoints_finish(&u->checkpoints, e);
+    int r = report_memory(u->out, g->memory_bytes, engine_measured_bytes(g), e);
+    if (r == 0)
+        r = checkpoints_finish(&u->checkpoints, e);
     if (r == 0)
         r = restore_best(u, e);
     if (r == 0)

@@ -75,7 +75,8 @@ struct dropout_args {
 
 struct ops {
     const char *name;
-    int is_host; /* the device reads and writes host memory: no copies needed */
+    size_t workspace_bytes; /* that its verbs keep for themselves */
+    int is_host;            /* the device reads and writes host memory: no copies needed */
 
     void *(*alloc)(size_t bytes); /* zeroed, 64-byte aligned; NULL when the device is full */
     void (*release)(void *p);     /* NULL is fine */

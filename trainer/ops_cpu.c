@@ -407,6 +407,7 @@ static void cpu_sgd(const struct elem_sgd *a, size_t n, const float *g, float *w
 const struct ops ops_cpu = {
     .name = "cpu",
     .is_host = 1,
+    .workspace_bytes = CPU_GEMM_BYTES,
     .alloc = cpu_alloc,
     .release = free,
     .zero = cpu_zero,

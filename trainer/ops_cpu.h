@@ -61,6 +61,9 @@ void cpu_pack_rows(int64_t count, int64_t room, int64_t cols, const uint32_t *id
                    void *packed);
 void cpu_sum_rows(int members, int64_t room, int64_t cols, const void *packed, size_t stride,
                   float *y);
+/* Of packed operands, once a process; ops_cpu_gemm.c. */
+#define CPU_GEMM_BYTES ((size_t)4 * 1024 * 1024)
+
 void cpu_pack(const struct parallel *p, size_t n, const float *x, void *packed);
 void cpu_add_packed(const struct parallel *p, size_t n, const void *packed, float sign, float *y);
 

@@ -183,8 +183,9 @@ static void multiply_block(const struct piece *first, int64_t m, int64_t n)
 static float *packing(void)
 {
     static float *panels;
+    _Static_assert((size_t)N_BLOCK * K_BLOCK * sizeof *panels == CPU_GEMM_BYTES, "foretold");
     if (!panels)
-        panels = mem_aligned((size_t)N_BLOCK * K_BLOCK * sizeof *panels);
+        panels = mem_aligned(CPU_GEMM_BYTES);
     return panels;
 }
 

@@ -195,6 +195,14 @@ int report_artifact(struct report *r, const char *name, int64_t bytes, struct er
     return end_and_write(r, e);
 }
 
+int report_memory(struct report *r, size_t memory_bytes, int64_t measured_bytes, struct err *e)
+{
+    begin(r, "memory");
+    buf_addf(&r->lines, ",\"memory_bytes\":%zu,\"measured_bytes\":%lld", memory_bytes,
+             (long long)measured_bytes);
+    return end_and_write(r, e);
+}
+
 int report_verdict(struct report *r, const char *outcome, const char *code, const char *reason,
                    struct err *e)
 {

@@ -38,6 +38,8 @@ struct checkpoint_line {
 int report_checkpoint(struct report *r, const struct checkpoint_line *c, struct err *e);
 int report_checkpoint_failed(struct report *r, int64_t step, const char *reason, struct err *e);
 int report_artifact(struct report *r, const char *name, int64_t bytes, struct err *e);
+/* What was foretold of this rank's memory and what was measured; before the last word. */
+int report_memory(struct report *r, size_t memory_bytes, int64_t measured_bytes, struct err *e);
 int report_verdict(struct report *r, const char *outcome, const char *code, const char *reason,
                    struct err *e);
 

@@ -1,6 +1,7 @@
 /* weights.c: reading, initialising, gathering and writing parameters. */
 #include "trainer/weights.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +127,7 @@ int weights_start(struct engine *g, struct err *e)
         g->code = "weights_invalid";
     else
         replicas_start(&g->replicas);
+    malloc_trim(0); /* of whole tensors, which the C library would keep */
     return r;
 }
 

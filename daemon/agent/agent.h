@@ -34,6 +34,7 @@
 #define LEFT_OUT_MAX        32
 #define SWEEP_JOBS_MAX      512    /* that one sync names */
 #define SWEEP_NAMES_MAX     256    /* of one job */
+#define SWEEP_BYTES_MAX     131072 /* of names, after which no further job is named */
 #define AGENT_SHIM_STARTS   3      /* of one attempt, before its shim counts as lost */
 #define REPORT_LINES_MAX    2000   /* of one sync */
 #define REPORT_BYTES_MAX    524288 /* of one sync */
@@ -58,6 +59,7 @@ struct sweep {
     json_t *held;        /* [{"job", "names"}] as last seen; NULL: not yet */
     int news;            /* it differs from what the coordinator was told */
     json_t *removals;    /* as the coordinator wants them next, or NULL */
+    int64_t wanted_us;   /* boot time of `removals` */
     json_t *told;        /* what could not be removed and has been logged: {job: why} */
     char after[ID_SIZE]; /* where the next look begins, where there is too much for one */
     int due;
@@ -245,8 +247,9 @@ void sweep_want(struct agent *g, const json_t *list);
 
 /* ---- tidy.c: what the child does ---- */
 /* Removes what `removals` names (or NULL) beneath `root`, and lists what is left, at most
- * SWEEP_JOBS_MAX jobs behind `after`: {"held": [{"job", "names"}], "after", "failed": {job: why},
- * "disk": [f_frsize, f_blocks, f_bavail, f_files, f_favail]}. "error" where it cannot be read. */
+ * SWEEP_JOBS_MAX jobs behind `after` and some SWEEP_BYTES_MAX bytes of names: {"held": [{"job",
+ * "names"}], "after", "failed": {job: why}, "disk": [f_frsize, f_blocks, f_bavail, f_files,
+ * f_favail]}. "error" where it cannot be read. */
 json_t *tidy(const char *root, const json_t *removals, const char *after);
 int tidy_name_valid(const char *name); /* of a checkpoint, or of one that is being written */
 

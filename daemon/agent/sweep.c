@@ -22,6 +22,7 @@
 #define PERIOD_US   10000000
 #define PAUSE_US    1000000
 #define PATIENCE_US 30000000
+#define FRESH_US    5000000   /* what was wanted longer ago is not done any more */
 #define TEXT_MAX    (4 << 20) /* bytes that a child may say */
 
 void sweep_soon(struct agent *g)
@@ -39,7 +40,7 @@ static int is_outdated(const struct agent *g, const char *job, int64_t epoch)
     return 0;
 }
 
-void sweep_want(struct agent *g, const json_t *list)
+static json_t *not_outdated(const struct agent *g, const json_t *list)
 {
     json_t *item;
     size_t i;
@@ -51,12 +52,34 @@ void sweep_want(struct agent *g, const json_t *list)
         if (job && id_valid("job", job) && !is_outdated(g, job, epoch))
             json_array_append(wanted, item);
     }
-    if (json_array_size(wanted) > 0) {
-        json_decref(g->sweep.removals);
-        g->sweep.removals = json_incref(wanted);
-        sweep_soon(g);
+    return wanted;
+}
+
+static void set_removals(struct agent *g, json_t *take_list)
+{
+    json_decref(g->sweep.removals);
+    g->sweep.removals = take_list;
+}
+
+void sweep_want(struct agent *g, const json_t *list)
+{
+    json_t *wanted = not_outdated(g, list);
+    if (json_array_size(wanted) == 0) {
+        json_decref(wanted);
+        return;
     }
-    json_decref(wanted);
+    set_removals(g, wanted);
+    g->sweep.wanted_us = clock_boottime_us();
+    sweep_soon(g);
+}
+
+/* They may have waited for a child that hung. Meanwhile an attempt of the job may have begun, here
+ * or, on a shared file system, on another node, and may write under the same names. What is still
+ * to go is wanted again after the next look. */
+static void drop_outdated(struct agent *g, int64_t now)
+{
+    int is_old = now - g->sweep.wanted_us > FRESH_US;
+    set_removals(g, is_old ? NULL : not_outdated(g, g->sweep.removals));
 }
 
 /* ---- the child ---- */
@@ -209,6 +232,7 @@ void sweep_pump(struct agent *g)
     s->started_us = now;
     s->next_us = now + PERIOD_US;
     s->due = 0;
+    drop_outdated(g, now);
     if (start(g) < 0)
         log_event(LOG_LEVEL_WARNING, "not_swept", "reason=%s", log_quote(strerror(errno)));
     else

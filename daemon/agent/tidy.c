@@ -184,29 +184,34 @@ static char (*list_jobs(int root, size_t *ret_count))[ID_SIZE]
     return jobs;
 }
 
-static void add_job(int root, const char *job, json_t *held)
+/* Returns the bytes that it adds, about. */
+static size_t add_job(int root, const char *job, json_t *held)
 {
     int dir = -1;
     struct err e;
     int r = open_job(root, job, &dir, &e);
     json_t *names = r == 0 ? names_in(dir) : NULL;
+    size_t bytes = ID_SIZE;
     become_root();
-    if (names)
-        json_array_append_new(held, json_pack("{s:s, s:o}", "job", job, "names", names));
+    if (!names)
+        return 0;
+    for (size_t i = 0; i < json_array_size(names); i++)
+        bytes += json_string_length(json_array_get(names, i));
+    json_array_append_new(held, json_pack("{s:s, s:o}", "job", job, "names", names));
+    return bytes;
 }
 
-/* At most SWEEP_JOBS_MAX of them, round and round. */
+/* At most SWEEP_JOBS_MAX of them, and so many that their names fit into a sync whatever users call
+ * theirs; round and round. */
 static void list(int root, const char *after, json_t *out)
 {
-    size_t count, from = 0;
+    size_t count, from = 0, n = 0, bytes = 0;
     char(*jobs)[ID_SIZE] = list_jobs(root, &count);
     json_t *held = json_array();
-    size_t n = count < SWEEP_JOBS_MAX ? count : SWEEP_JOBS_MAX;
-    if (n < count)
-        while (from < count && strcmp(jobs[from], after) <= 0)
-            from++;
-    for (size_t i = 0; i < n; i++)
-        add_job(root, jobs[(from + i) % count], held);
+    while (from < count && strcmp(jobs[from], after) <= 0)
+        from++;
+    for (; n < count && n < SWEEP_JOBS_MAX && bytes < SWEEP_BYTES_MAX; n++)
+        bytes += add_job(root, jobs[(from + n) % count], held);
     json_object_set_new(out, "held", held);
     json_object_set_new(out, "after", json_string(n < count ? jobs[(from + n - 1) % count] : ""));
     free(jobs);

@@ -226,13 +226,16 @@ static void wake_all(struct service *c)
     }
 }
 
-/* What an agent said last outlives the memory: an older request of it may still be under way. */
+/* What an agent said last outlives the memory: an older request of it may still be under way, and
+ * its parked one may be answered with a launch before it speaks again. */
 static void keep_heard(struct service *c, const struct nodes *before)
 {
     for (size_t i = 0; i < before->count; i++) {
         struct node *n = nodes_find(&c->nodes, before->items[i]->name);
-        if (n)
-            n->heard = before->items[i]->heard;
+        if (!n)
+            continue;
+        n->heard = before->items[i]->heard;
+        mem_replace(&n->share, before->items[i]->share);
     }
 }
 

@@ -221,8 +221,8 @@ static int take_checkpoint(struct batch *b, const json_t *line, struct err *e)
 
 static int take_event(struct batch *b, const json_t *line, struct err *e)
 {
-    static const char *const known[] = {"prepared", "ready", "artifact", "verdict",
-                                        "checkpoint_failed"};
+    static const char *const known[] = {"prepared", "ready",   "memory",
+                                        "artifact", "verdict", "checkpoint_failed"};
     const char *type = json_string_value(json_object_get(line, "type")), *event = "report";
     for (size_t i = 0; i < ARRAY_LEN(known); i++)
         if (strcmp(type, known[i]) == 0)

@@ -68,7 +68,14 @@ static json_int_t time_limit_of(const json_t *spec)
     return 0;
 }
 
-/* What the node can go on from, newest first; NULL for a job that takes no checkpoints. */
+static int lies_on(const struct checkpoint_row *row, const struct node *n)
+{
+    return row->share[0] ? strcmp(row->share, n->share) == 0 : strcmp(row->node, n->name) == 0;
+}
+
+/* What the node can go on from, newest first; NULL for a job that takes no checkpoints. Where there
+ * are some and none lies there (its share was changed after the attempt was placed), all are named:
+ * the trainer fails and says so, where an empty list would begin at step 0. */
 static int launch_resume(struct service *c, const struct node *n, const struct job_row *job,
                          json_t **ret, struct err *e)
 {
@@ -80,11 +87,12 @@ static int launch_resume(struct service *c, const struct node *n, const struct j
     if (count < 0)
         return count;
     *ret = json_array();
+    int here = 0;
+    for (int i = 0; i < count; i++)
+        here += lies_on(&rows[i], n);
     for (int i = 0; i < count; i++) {
         const struct checkpoint_row *row = &rows[i];
-        int is_here =
-            row->share[0] ? strcmp(row->share, n->share) == 0 : strcmp(row->node, n->name) == 0;
-        if (is_here)
+        if (here == 0 || lies_on(row, n))
             json_array_append_new(*ret, json_pack("{s:s, s:I, s:s}", "name", row->name, "step",
                                                   (json_int_t)row->step, "sum", row->sum));
         checkpoint_row_done(&rows[i]);

@@ -44,10 +44,10 @@ epochs() { get "/v1/jobs/$1/metrics" | jq -c '[.epochs[] | [.epoch, .loss, .accu
 @test "kill -9 of a rank, of the shim and of the node's daemons: the run goes on by itself and ends the same" {
   start_coordinator
   start_agent n1 2
-  local whole i
-  whole=$(submit "$(job)")
-  wait_end "$whole" succeeded 120
-  JOB=$(submit "$(job '.checkpoint = {every: 500}')")
+  local whole long='.fit.epochs = 2500' # more than passes between the first kill and the last
+  whole=$(submit "$(job "$long")")
+  wait_end "$whole" succeeded 400
+  JOB=$(submit "$(job "$long | .checkpoint = {every: 500}")")
   until_true 60 newest_above 0
   kill -KILL "$(rank_pids | tail -n 1)"
   until_true 60 attempt_is 2
@@ -58,7 +58,7 @@ epochs() { get "/v1/jobs/$1/metrics" | jq -c '[.epochs[] | [.epoch, .loss, .accu
   until_true 60 newest_above "$(newest)"
   kill -KILL "$(jq -r .pid "$(ls -td "$DIR"/n1/attempts/*/ | head -n 1)/shim.json")"
   until_true 60 attempt_is 3
-  wait_end "$JOB" succeeded 120
+  wait_end "$JOB" succeeded 400
   [ "$(job_field "$JOB" .restarts)" = 2 ]
   [ "$(losses "$JOB")" = "$(losses "$whole")" ]
   [ "$(epochs "$JOB")" = "$(epochs "$whole")" ]

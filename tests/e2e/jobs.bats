@@ -66,7 +66,7 @@ agent_with_data() {
   local a b c
   a=$(submit "$(digits '.resources = {devices: 1} | .strategy = "auto"')")
   b=$(submit "$(digits '.resources = {devices: 2} | .strategy = "auto"')")
-  c=$(submit "$(digits "$big | .resources = {devices: 2, memory: \"2500KiB\"} | .strategy = \"auto\"")")
+  c=$(submit "$(digits "$big | .resources = {devices: 2, memory: \"6600KiB\"} | .strategy = \"auto\"")")
   [ "$(job_field "$a" .strategy.name)" = none ]
   [ "$(job_field "$b" .strategy.name)" = mirrored ]
   [ "$(job_field "$c" .strategy.name)" = pipeline ]
@@ -75,6 +75,22 @@ agent_with_data() {
     [ "$(job_field "$j" .strategy.chosen_by)" = auto ]
     wait_end "$j" succeeded
   done
+}
+
+planned() { post '/v1/jobs?dry_run=1' "$1" | jq .plan.memory_bytes; }
+
+@test "zero 3 holds a model whose states do not fit one rank" {
+  local wide='.model = {input: [64], layers: ([range(4) | {type: "dense", units: 1000, activation: "relu"}] + [{type: "dense", units: 10, activation: "softmax"}])} |
+    .compile.optimizer = "adam" | .fit.steps = 2 | del(.fit.epochs) | .resources.devices = 4'
+  local whole divided between
+  whole=$(planned "$(digits "$wide | .strategy = {data: 4, zero: 0, recompute: \"none\"}")")
+  divided=$(planned "$(digits "$wide | .strategy = {data: 4, zero: 3}")")
+  echo "$whole bytes whole, $divided divided"
+  between=$(((whole + divided) / 2))
+  [ "$divided" -lt "$between" ]
+  post /v1/jobs "$(digits "$wide | .resources.memory = $between | .strategy = {data: 4, zero: 0, recompute: \"none\"}")" | jq -e '.errors[0].code == "does_not_fit"'
+  JOB=$(submit "$(digits "$wide | .resources.memory = $between | .strategy = {data: 4, zero: 3}")")
+  wait_end "$JOB" succeeded
 }
 
 @test "dry run answers the plan and stores nothing" {

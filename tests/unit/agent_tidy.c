@@ -217,6 +217,35 @@ static void many_jobs_come_in_turn(void **state)
     assert_null(memchr(seen, 0, sizeof seen));
 }
 
+/* Whoever can write in the directories chooses the names; a sync has room for 1 MiB in all. */
+static void long_names_come_in_turn(void **state)
+{
+    (void)state;
+    enum { JOBS = 5, NAMES = SWEEP_NAMES_MAX, LENGTH = 250 };
+    char seen[JOBS] = {0}, after[ID_SIZE] = "", long_name[LENGTH + 1];
+    memset(long_name, 'x', LENGTH);
+    long_name[LENGTH] = '\0';
+    for (int i = 0; i < JOBS * NAMES; i++) {
+        CLEANUP(mem_freep)
+        char *dir = mem_printf("%s/job_01k8z4q9tw3v7m2c5xd%05d/step-%010d.%.*s", root, i / NAMES,
+                               i % NAMES, LENGTH - 16, long_name);
+        assert_int_equal(file_mkdirs(dir, 0700, NULL), 0);
+    }
+    for (int look = 0; look < JOBS; look++) {
+        size_t i;
+        json_t *item;
+        json_auto_t *out = tidy(root, NULL, after);
+        CLEANUP(mem_freep) char *text = json_dumps(json_object_get(out, "held"), JSON_COMPACT);
+        assert_true(strlen(text) < 256 * 1024);
+        json_array_foreach(json_object_get(out, "held"), i, item)
+        {
+            seen[atoi(json_string_value(json_object_get(item, "job")) + 23)] = 1;
+        }
+        snprintf(after, sizeof after, "%s", json_string_value(json_object_get(out, "after")));
+    }
+    assert_null(memchr(seen, 0, sizeof seen));
+}
+
 static void as_its_owner(void **state)
 {
     (void)state;
@@ -266,6 +295,7 @@ int main(void)
         T(nothing_else_goes),
         T(an_empty_directory_goes_a_minute_later),
         T(many_jobs_come_in_turn),
+        T(long_names_come_in_turn),
         T(as_its_owner),
         cmocka_unit_test(without_a_directory),
     };

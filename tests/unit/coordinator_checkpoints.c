@@ -669,6 +669,24 @@ static void with_a_share_any_node_that_sees_it_will_do(void **state)
     share = "";
 }
 
+/* An empty list would make the trainer begin at step 0, and what it had would be given up. */
+static void a_share_that_is_lost_on_the_way_begins_nothing_anew(void **state)
+{
+    (void)state;
+    share = "nfs";
+    CLEANUP(run_done) struct run r = new_run(TRAINING(""));
+    report(&r, "[" START("") "," C100 "]");
+    report_end(&r, "shim_lost", "shim_lost");
+    advance(2);
+    expect_job(r.job, "starting", "starting");
+    c->rebuild = 1; /* a turn that was rolled back */
+    end_turn();
+    assert_string_equal(nodes_find(&c->nodes, "n1")->share, "nfs");
+    share = "";
+    runs_on(&r, "n1");
+    expect_resume(&r, "100 ");
+}
+
 /* ---- late syncs ---- */
 static json_t *numbered(json_t *take_attempts, const char *run, int64_t sequence, int64_t wall_us)
 {
@@ -751,6 +769,7 @@ int main(void)
         T(what_would_lose_its_work_is_not_suspended),
         T(it_waits_for_the_node_that_has_it),
         T(with_a_share_any_node_that_sees_it_will_do),
+        T(a_share_that_is_lost_on_the_way_begins_nothing_anew),
         T(an_older_request_is_not_believed),
         T(a_wrong_run_is_no_sync),
     };
