@@ -97,7 +97,7 @@ int jobs_retry(struct service *s, struct request *q, struct service_reply *r)
         return service_fail(r, 400, "unexpected_body",
                             "The call takes {\"from\": \"checkpoint\"}, which is the default, or "
                             "{\"from\": \"scratch\"} to start again at step 0.");
-    return service_job_retry(s, q->args[0], strcmp(from, "scratch") == 0, r);
+    return service_job_retry(s, q->args[0], from && strcmp(from, "scratch") == 0, r);
 }
 
 int jobs_checkpoints(struct service *s, struct request *q, struct service_reply *r)

@@ -225,7 +225,7 @@ static int in_flight(const struct memory_view *v, int place, const struct schedu
 {
     const struct plan *p = v->plan;
     int m = v->microbatches, after = p->pipeline - place;
-    if (s)
+    if (s && s->in_flight)
         return s->in_flight[chunk];
     if (p->schedule == SCHEDULE_GPIPE)
         return m;

@@ -174,8 +174,11 @@ static void decode_recompute(struct decoding *d, const json_t *v, const struct w
         return;
     }
     free(p->recompute);
-    p->recompute = json_array_size(v) > 0 ? mem_zalloc(MODEL_MAX_LAYERS) : NULL;
+    p->recompute = NULL;
     p->recompute_count = 0;
+    if (json_array_size(v) == 0)
+        return;
+    p->recompute = mem_zalloc(MODEL_MAX_LAYERS);
     for (size_t i = 0; i < json_array_size(v); i++) {
         int64_t layer = -1;
         if (!field_whole(json_array_get(v, i), &layer) || layer < 0 || layer >= MODEL_MAX_LAYERS ||

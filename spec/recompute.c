@@ -106,7 +106,8 @@ static void fit_rank(struct search *f, double limit)
     list_worth(f);
     for (int i = 0; i < f->count; i++)
         whole += (double)f->view->job->model.layers[f->list[i].layer].activation_bytes;
-    for (double length = whole; length >= 1; length /= 2) {
+    double length = whole;
+    while (length >= 1) {
         double least = marked(f, f->count, length);
         if (least <= limit) {
             marked(f, enough(f, length, limit), length);
@@ -114,6 +115,7 @@ static void fit_rank(struct search *f, double limit)
         }
         best_length = least < best ? length : best_length;
         best = fmin(best, least);
+        length /= 2;
     }
     marked(f, f->count, best_length);
 }

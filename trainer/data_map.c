@@ -114,7 +114,7 @@ static int open_spool(const struct data_header *h, int fd, struct opened *o, str
 static int open_file(const struct data_file *f, const struct data_roots *roots, struct opened *o,
                      struct err *e)
 {
-    struct data_file is;
+    struct data_file is = {0};
     if (f->path_len > PATH_MOST || f->path_at > o->memory_size ||
         f->path_len > o->memory_size - f->path_at)
         return err_set(e, ERR_CORRUPT, "the prepared data names a file outside its memory");
