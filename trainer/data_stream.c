@@ -195,7 +195,7 @@ int data_stream_read(struct data_stream *s, void *to, uint64_t n, uint64_t *ret,
 int data_stream_exactly(struct data_stream *s, void *to, uint64_t n, const char *what,
                         struct err *e)
 {
-    uint64_t got;
+    uint64_t got = 0;
     int r = data_stream_read(s, to, n, &got, e);
     if (r < 0)
         return r;
@@ -210,7 +210,7 @@ int data_stream_exactly(struct data_stream *s, void *to, uint64_t n, const char 
 int data_stream_ends(struct data_stream *s, struct err *e)
 {
     char extra;
-    uint64_t at = s->read, got;
+    uint64_t at = s->read, got = 0;
     int r = data_stream_read(s, &extra, 1, &got, e);
     if (r < 0)
         return r;

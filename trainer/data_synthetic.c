@@ -53,7 +53,7 @@ static int draw_labels(const struct data_source *d, int64_t samples, struct mt19
         int r = data_out_room(o, 4, &room, &at, e);
         if (r < 0)
             return r;
-        if ((r = data_check_label(need, label, e)) < 0)
+        if (data_check_label(need, label, e) < 0)
             return err_prefix(e, "the synthetic data of %" PRId64 " classes, item %" PRId64,
                               d->classes, i + 1);
         data_keep_label(need, label, room);

@@ -260,7 +260,7 @@ int data_read_tokens(struct data_stream *s, const struct data_source *source,
     int own = is_known && data_stream_is_plain(s) && t.wanted * t.width > o->source_limit;
     if (own)
         at = t.start_used;
-    else if (is_known && (r = data_out_expect(o, t.wanted * t.width, e)) < 0)
+    else if (is_known && data_out_expect(o, t.wanted * t.width, e) < 0)
         return err_prefix(e, "%s", s->name);
     r = read_tokens(&t, own ? NULL : o, &got, &at, e);
     if (r == 0)

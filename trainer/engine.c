@@ -56,7 +56,7 @@ int engine_shared_bytes(const struct engine *g, const struct plan *p, size_t *re
 /* Every rank sizes the gang's memory for the largest stage, so that all agree. */
 static int shared_sizes(struct engine *g, int64_t max_rows, struct comm_options *ret, struct err *e)
 {
-    size_t most, own, private;
+    size_t most = 0, own = 0, private = 0;
     int r = engine_shared_bytes(g, g->plan, &most, e);
     if (r == 0)
         r = measure_place(g, g->plan, g->mesh.stage, &own, &private, e);
