@@ -151,8 +151,10 @@ ends_well() { # RANKS
         ends_with $r 111
         [ "$(code_of $r)" = peer_lost ]
     done
-    [[ "$(reason_of 0)" == "Rank 1 (node n2, $NET_B) can no longer be reached"* ]]
-    [[ "$(reason_of 1)" == "Rank 0 (node n1, $NET_A) can no longer be reached"* ]]
+    # by whichever of a rank's connections the kernel gives up first
+    local lost="(can no longer be reached|died, or was cut off)"
+    [[ "$(reason_of 0)" =~ ^"Rank 1 (node n2, $NET_B) "$lost ]]
+    [[ "$(reason_of 1)" =~ ^"Rank 0 (node n1, $NET_A) "$lost ]]
 }
 
 # through OPTION...: node n2 reaches rank 0 through a bad network
