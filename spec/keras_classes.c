@@ -3,21 +3,9 @@
 
 #include <string.h>
 
-#define SAME(name_)                                                                                \
-    {                                                                                              \
-        .name = (name_), .how = KERAS_SAME                                                         \
-    }
-#define ONLY(name_, v_)                                                                            \
-    {                                                                                              \
-        .name = (name_), .how = KERAS_ONLY, .only = (v_)                                           \
-    }
 #define INIT(name_)                                                                                \
     {                                                                                              \
         .name = (name_), .how = KERAS_INITIALIZER                                                  \
-    }
-#define ANY(name_)                                                                                 \
-    {                                                                                              \
-        .name = (name_), .how = KERAS_ANY                                                          \
     }
 #define AXIS                                                                                       \
     {                                                                                              \
@@ -27,95 +15,101 @@
     {                                                                                              \
         .name = "activation", .how = KERAS_ACTIVATION                                              \
     }
-#define CHANNELS_LAST ONLY("data_format", "\"channels_last\"|null")
+#define CHANNELS_LAST KERAS_ONLY_ARG("data_format", "\"channels_last\"|null")
 
 const struct keras_arg keras_common[] = {
-    SAME("name"),
-    SAME("trainable"),
+    KERAS_SAME_ARG("name"),
+    KERAS_SAME_ARG("trainable"),
     {.name = "dtype", .how = KERAS_DTYPE},
     /* read by whoever looks for the input shape */
-    ANY("batch_shape"),
-    ANY("batch_input_shape"),
-    ANY("input_shape"),
+    KERAS_ANY_ARG("batch_shape"),
+    KERAS_ANY_ARG("batch_input_shape"),
+    KERAS_ANY_ARG("input_shape"),
 };
 const size_t keras_common_count = sizeof keras_common / sizeof keras_common[0];
 
 #define KERNEL                                                                                     \
-    ACT, SAME("use_bias"), INIT("kernel_initializer"), INIT("bias_initializer"),                   \
-        ONLY("kernel_regularizer", "null"), ONLY("bias_regularizer", "null"),                      \
-        ONLY("activity_regularizer", "null"), ONLY("kernel_constraint", "null"),                   \
-        ONLY("bias_constraint", "null"), ONLY("lora_rank", "null"), ANY("lora_alpha"),             \
-        ONLY("quantization_config", "null")
+    ACT, KERAS_SAME_ARG("use_bias"), INIT("kernel_initializer"), INIT("bias_initializer"),         \
+        KERAS_ONLY_ARG("kernel_regularizer", "null"), KERAS_ONLY_ARG("bias_regularizer", "null"),  \
+        KERAS_ONLY_ARG("activity_regularizer", "null"),                                            \
+        KERAS_ONLY_ARG("kernel_constraint", "null"), KERAS_ONLY_ARG("bias_constraint", "null"),    \
+        KERAS_ONLY_ARG("lora_rank", "null"), KERAS_ANY_ARG("lora_alpha"),                          \
+        KERAS_ONLY_ARG("quantization_config", "null")
 
-static const struct keras_arg dense[] = {SAME("units"), KERNEL, ANY("input_dim")};
+static const struct keras_arg dense[] = {KERAS_SAME_ARG("units"), KERNEL,
+                                         KERAS_ANY_ARG("input_dim")};
 static const struct keras_arg conv2d[] = {
-    SAME("filters"),
-    SAME("kernel_size"),
-    SAME("strides"),
-    SAME("padding"),
+    KERAS_SAME_ARG("filters"),
+    KERAS_SAME_ARG("kernel_size"),
+    KERAS_SAME_ARG("strides"),
+    KERAS_SAME_ARG("padding"),
     CHANNELS_LAST,
     KERNEL,
-    ONLY("dilation_rate", "[1, 1]|1|null"),
-    ONLY("groups", "1"),
+    KERAS_ONLY_ARG("dilation_rate", "[1, 1]|1|null"),
+    KERAS_ONLY_ARG("groups", "1"),
 };
-static const struct keras_arg pooling[] = {SAME("pool_size"), SAME("strides"), SAME("padding"),
-                                           CHANNELS_LAST};
-static const struct keras_arg global_pooling[] = {CHANNELS_LAST, ONLY("keepdims", "false")};
+static const struct keras_arg pooling[] = {KERAS_SAME_ARG("pool_size"), KERAS_SAME_ARG("strides"),
+                                           KERAS_SAME_ARG("padding"), CHANNELS_LAST};
+static const struct keras_arg global_pooling[] = {CHANNELS_LAST,
+                                                  KERAS_ONLY_ARG("keepdims", "false")};
 static const struct keras_arg flatten[] = {CHANNELS_LAST};
-static const struct keras_arg reshape[] = {SAME("target_shape")};
-static const struct keras_arg rescaling[] = {SAME("scale"), SAME("offset")};
-static const struct keras_arg dropout[] = {
-    SAME("rate"), ONLY("noise_shape", "null"), {.name = "seed", .how = KERAS_SEED}};
+static const struct keras_arg reshape[] = {KERAS_SAME_ARG("target_shape")};
+static const struct keras_arg rescaling[] = {KERAS_SAME_ARG("scale"), KERAS_SAME_ARG("offset")};
+static const struct keras_arg dropout[] = {KERAS_SAME_ARG("rate"),
+                                           KERAS_ONLY_ARG("noise_shape", "null"),
+                                           {.name = "seed", .how = KERAS_SEED}};
 static const struct keras_arg activation[] = {ACT};
-static const struct keras_arg relu[] = {ONLY("max_value", "null"), ONLY("negative_slope", "0|null"),
-                                        ONLY("threshold", "0|null")};
-static const struct keras_arg leaky_relu[] = {ONLY("negative_slope", "0.2"), ONLY("alpha", "0.2")};
-static const struct keras_arg elu[] = {ONLY("alpha", "1")};
-static const struct keras_arg softmax[] = {ONLY("axis", "-1|[-1]")};
+static const struct keras_arg relu[] = {KERAS_ONLY_ARG("max_value", "null"),
+                                        KERAS_ONLY_ARG("negative_slope", "0|null"),
+                                        KERAS_ONLY_ARG("threshold", "0|null")};
+static const struct keras_arg leaky_relu[] = {KERAS_ONLY_ARG("negative_slope", "0.2"),
+                                              KERAS_ONLY_ARG("alpha", "0.2")};
+static const struct keras_arg elu[] = {KERAS_ONLY_ARG("alpha", "1")};
+static const struct keras_arg softmax[] = {KERAS_ONLY_ARG("axis", "-1|[-1]")};
 static const struct keras_arg batch_normalization[] = {
     AXIS,
-    SAME("momentum"),
-    SAME("epsilon"),
-    SAME("center"),
-    SAME("scale"),
+    KERAS_SAME_ARG("momentum"),
+    KERAS_SAME_ARG("epsilon"),
+    KERAS_SAME_ARG("center"),
+    KERAS_SAME_ARG("scale"),
     INIT("beta_initializer"),
     INIT("gamma_initializer"),
     {.name = "moving_mean_initializer", .how = KERAS_INITIALIZER, .only = "zeros"},
     {.name = "moving_variance_initializer", .how = KERAS_INITIALIZER, .only = "ones"},
-    ONLY("beta_regularizer", "null"),
-    ONLY("gamma_regularizer", "null"),
-    ONLY("beta_constraint", "null"),
-    ONLY("gamma_constraint", "null"),
-    ANY("synchronized"), /* moments are always over the global batch */
-    ONLY("renorm", "false"),
-    ANY("fused"),
-    ONLY("virtual_batch_size", "null"),
+    KERAS_ONLY_ARG("beta_regularizer", "null"),
+    KERAS_ONLY_ARG("gamma_regularizer", "null"),
+    KERAS_ONLY_ARG("beta_constraint", "null"),
+    KERAS_ONLY_ARG("gamma_constraint", "null"),
+    KERAS_ANY_ARG("synchronized"), /* moments are always over the global batch */
+    KERAS_ONLY_ARG("renorm", "false"),
+    KERAS_ANY_ARG("fused"),
+    KERAS_ONLY_ARG("virtual_batch_size", "null"),
 };
 static const struct keras_arg layer_normalization[] = {
     AXIS,
-    SAME("epsilon"),
-    SAME("center"),
-    SAME("scale"),
+    KERAS_SAME_ARG("epsilon"),
+    KERAS_SAME_ARG("center"),
+    KERAS_SAME_ARG("scale"),
     INIT("beta_initializer"),
     INIT("gamma_initializer"),
-    ONLY("beta_regularizer", "null"),
-    ONLY("gamma_regularizer", "null"),
-    ONLY("beta_constraint", "null"),
-    ONLY("gamma_constraint", "null"),
-    ONLY("rms_scaling", "false"),
+    KERAS_ONLY_ARG("beta_regularizer", "null"),
+    KERAS_ONLY_ARG("gamma_regularizer", "null"),
+    KERAS_ONLY_ARG("beta_constraint", "null"),
+    KERAS_ONLY_ARG("gamma_constraint", "null"),
+    KERAS_ONLY_ARG("rms_scaling", "false"),
 };
 static const struct keras_arg embedding[] = {
-    SAME("input_dim"),
-    SAME("output_dim"),
+    KERAS_SAME_ARG("input_dim"),
+    KERAS_SAME_ARG("output_dim"),
     INIT("embeddings_initializer"),
-    ONLY("embeddings_regularizer", "null"),
-    ONLY("activity_regularizer", "null"),
-    ONLY("embeddings_constraint", "null"),
-    ONLY("mask_zero", "false"),
-    ONLY("lora_rank", "null"),
-    ANY("lora_alpha"),
-    ONLY("quantization_config", "null"),
-    ANY("input_length"),
+    KERAS_ONLY_ARG("embeddings_regularizer", "null"),
+    KERAS_ONLY_ARG("activity_regularizer", "null"),
+    KERAS_ONLY_ARG("embeddings_constraint", "null"),
+    KERAS_ONLY_ARG("mask_zero", "false"),
+    KERAS_ONLY_ARG("lora_rank", "null"),
+    KERAS_ANY_ARG("lora_alpha"),
+    KERAS_ONLY_ARG("quantization_config", "null"),
+    KERAS_ANY_ARG("input_length"),
 };
 
 static const struct keras_class classes[] = {

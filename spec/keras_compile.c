@@ -7,42 +7,31 @@
 #include "spec/keras_values.h"
 #include "spec/names.h"
 
-#define SAME(name_)                                                                                \
-    {                                                                                              \
-        .name = (name_), .how = KERAS_SAME                                                         \
-    }
-#define ONLY(name_, v_)                                                                            \
-    {                                                                                              \
-        .name = (name_), .how = KERAS_ONLY, .only = (v_)                                           \
-    }
-#define ANY(name_)                                                                                 \
-    {                                                                                              \
-        .name = (name_), .how = KERAS_ANY                                                          \
-    }
-#define SEEN(name_) ANY(name_) /* taken by a function of its own */
+#define SEEN(name_) KERAS_ANY_ARG(name_) /* taken by a function of its own */
 
 /* ---- optimizer ---- */
 
 static const struct keras_arg optimizer_common[] = {
-    ANY("name"),
+    KERAS_ANY_ARG("name"),
     SEEN("learning_rate"),
     SEEN("lr"),
     SEEN("weight_decay"),
-    SAME("global_clipnorm"),
-    ONLY("clipnorm", "null"),
-    ONLY("clipvalue", "null"),
-    ONLY("use_ema", "false"),
-    ANY("ema_momentum"), /* without effect unless use_ema */
-    ANY("ema_overwrite_frequency"),
-    ONLY("loss_scale_factor", "null"),
-    ONLY("gradient_accumulation_steps", "null|1"),
-    ANY("jit_compile"),
-    ANY("is_legacy_optimizer"),
-    ONLY("decay", "0|null"),
+    KERAS_SAME_ARG("global_clipnorm"),
+    KERAS_ONLY_ARG("clipnorm", "null"),
+    KERAS_ONLY_ARG("clipvalue", "null"),
+    KERAS_ONLY_ARG("use_ema", "false"),
+    KERAS_ANY_ARG("ema_momentum"), /* without effect unless use_ema */
+    KERAS_ANY_ARG("ema_overwrite_frequency"),
+    KERAS_ONLY_ARG("loss_scale_factor", "null"),
+    KERAS_ONLY_ARG("gradient_accumulation_steps", "null|1"),
+    KERAS_ANY_ARG("jit_compile"),
+    KERAS_ANY_ARG("is_legacy_optimizer"),
+    KERAS_ONLY_ARG("decay", "0|null"),
 };
-static const struct keras_arg sgd[] = {SAME("momentum"), SAME("nesterov")};
-static const struct keras_arg adam[] = {SAME("beta_1"), SAME("beta_2"), SAME("epsilon"),
-                                        ONLY("amsgrad", "false")};
+static const struct keras_arg sgd[] = {KERAS_SAME_ARG("momentum"), KERAS_SAME_ARG("nesterov")};
+static const struct keras_arg adam[] = {KERAS_SAME_ARG("beta_1"), KERAS_SAME_ARG("beta_2"),
+                                        KERAS_SAME_ARG("epsilon"),
+                                        KERAS_ONLY_ARG("amsgrad", "false")};
 static const struct keras_class optimizers[] = {
     KERAS_CLASS("SGD", "sgd", NULL, sgd),
     KERAS_CLASS("Adam", "adam", NULL, adam),
@@ -50,23 +39,23 @@ static const struct keras_class optimizers[] = {
 };
 
 static const struct keras_arg cosine[] = {
-    SEEN("initial_learning_rate"), SAME("decay_steps"),       SAME("alpha"), ANY("name"),
-    ONLY("warmup_target", "null"), ONLY("warmup_steps", "0"),
+    SEEN("initial_learning_rate"),
+    KERAS_SAME_ARG("decay_steps"),
+    KERAS_SAME_ARG("alpha"),
+    KERAS_ANY_ARG("name"),
+    KERAS_ONLY_ARG("warmup_target", "null"),
+    KERAS_ONLY_ARG("warmup_steps", "0"),
 };
 static const struct keras_arg polynomial[] = {
-    SEEN("initial_learning_rate"),
-    SAME("decay_steps"),
-    SEEN("end_learning_rate"),
-    ANY("name"),
-    ONLY("power", "1"),
-    ONLY("cycle", "false"),
+    SEEN("initial_learning_rate"), KERAS_SAME_ARG("decay_steps"), SEEN("end_learning_rate"),
+    KERAS_ANY_ARG("name"),         KERAS_ONLY_ARG("power", "1"),  KERAS_ONLY_ARG("cycle", "false"),
 };
 static const struct keras_arg exponential[] = {
     SEEN("initial_learning_rate"),
     {.name = "decay_steps", .how = KERAS_SAME, .to = "step_size"},
     {.name = "decay_rate", .how = KERAS_SAME, .to = "gamma"},
-    ONLY("staircase", "true"),
-    ANY("name"),
+    KERAS_ONLY_ARG("staircase", "true"),
+    KERAS_ANY_ARG("name"),
 };
 static const struct keras_class schedules[] = {
     KERAS_CLASS("CosineDecay", "cosine", NULL, cosine),
@@ -155,14 +144,14 @@ static json_t *optimizer(struct decoding *d, const json_t *v, const struct where
 /* ---- loss and metrics ---- */
 
 static const struct keras_arg loss_args[] = {
-    ANY("name"),
-    ONLY("reduction", "\"sum_over_batch_size\"|\"auto\"|\"mean\""),
-    ONLY("from_logits", "false"),
-    ONLY("label_smoothing", "0"),
-    ONLY("ignore_class", "null"),
-    ONLY("axis", "-1"),
+    KERAS_ANY_ARG("name"),
+    KERAS_ONLY_ARG("reduction", "\"sum_over_batch_size\"|\"auto\"|\"mean\""),
+    KERAS_ONLY_ARG("from_logits", "false"),
+    KERAS_ONLY_ARG("label_smoothing", "0"),
+    KERAS_ONLY_ARG("ignore_class", "null"),
+    KERAS_ONLY_ARG("axis", "-1"),
     {.name = "dtype", .how = KERAS_DTYPE},
-    ANY("fn"),
+    KERAS_ANY_ARG("fn"),
 };
 static const struct keras_class loss_class = KERAS_CLASS("a loss", NULL, NULL, loss_args);
 
@@ -196,9 +185,9 @@ static const struct {
 };
 
 static const struct keras_arg metric_args[] = {
-    ANY("name"),
+    KERAS_ANY_ARG("name"),
     {.name = "dtype", .how = KERAS_DTYPE},
-    ONLY("threshold", "0.5"),
+    KERAS_ONLY_ARG("threshold", "0.5"),
 };
 static const struct keras_class metric_class = KERAS_CLASS("a metric", NULL, NULL, metric_args);
 
@@ -241,12 +230,12 @@ static const struct keras_arg compile_args[] = {
     SEEN("optimizer"),
     SEEN("loss"),
     SEEN("metrics"),
-    ONLY("loss_weights", "null"),
-    ONLY("weighted_metrics", "null|[]"),
-    ANY("run_eagerly"),
-    ANY("steps_per_execution"),
-    ANY("jit_compile"),
-    ANY("auto_scale_loss"),
+    KERAS_ONLY_ARG("loss_weights", "null"),
+    KERAS_ONLY_ARG("weighted_metrics", "null|[]"),
+    KERAS_ANY_ARG("run_eagerly"),
+    KERAS_ANY_ARG("steps_per_execution"),
+    KERAS_ANY_ARG("jit_compile"),
+    KERAS_ANY_ARG("auto_scale_loss"),
 };
 static const struct keras_class compile_class = KERAS_CLASS("compile", NULL, NULL, compile_args);
 

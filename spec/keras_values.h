@@ -24,6 +24,19 @@ struct keras_arg {
     const char *only; /* KERAS_ONLY: JSON texts, separated by "|"; KERAS_INITIALIZER: a name */
 };
 
+#define KERAS_SAME_ARG(name_)                                                                      \
+    {                                                                                              \
+        .name = (name_), .how = KERAS_SAME                                                         \
+    }
+#define KERAS_ONLY_ARG(name_, values_)                                                             \
+    {                                                                                              \
+        .name = (name_), .how = KERAS_ONLY, .only = (values_)                                      \
+    }
+#define KERAS_ANY_ARG(name_)                                                                       \
+    {                                                                                              \
+        .name = (name_), .how = KERAS_ANY                                                          \
+    }
+
 /* A class: its arguments become the fields of `type`. */
 struct keras_class {
     const char *name;
@@ -40,7 +53,7 @@ struct keras_class {
     }
 
 /* Adds to `to` what the members of `config` are here: by the class's arguments, or `common` ones.
- * A member that is in neither is a fault. `dims`: of the input, for axes; 0: unknown. */
+ * A member that is in neither is a fault. */
 void keras_translate(struct decoding *d, const struct keras_class *c,
                      const struct keras_arg *common, size_t common_count, const json_t *config,
                      const struct where *at, json_t *to);

@@ -23,6 +23,8 @@ struct shape {
     int64_t size[SHAPE_MAX_DIMS]; /* each >= 1 */
 };
 int64_t shape_elements(const struct shape *s);
+int64_t shape_last(const struct shape *s);      /* the last size */
+int64_t shape_positions(const struct shape *s); /* elements by the last size: its rows */
 /* "[28, 28]" into `out` (at least 128 bytes); returns `out`. */
 char *shape_format(const struct shape *s, char *out);
 

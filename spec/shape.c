@@ -10,6 +10,16 @@ int64_t shape_elements(const struct shape *s)
     return n;
 }
 
+int64_t shape_last(const struct shape *s)
+{
+    return s->size[s->dims - 1];
+}
+
+int64_t shape_positions(const struct shape *s)
+{
+    return shape_elements(s) / shape_last(s);
+}
+
 int shape_valid(const struct shape *s)
 {
     int64_t n = 1;

@@ -8,11 +8,6 @@
 
 /* ---- what a layer does to its input ---- */
 
-static int64_t last_size(const struct shape *s)
-{
-    return s->size[s->dims - 1];
-}
-
 enum activation frame_activation(const struct net *n, int l)
 {
     return n->fused && l == n->model->layer_count - 1 ? ACTIVATION_LINEAR
@@ -63,7 +58,7 @@ int frame_rounds(const struct net *n, int l)
 size_t frame_part(const struct net *n, int l, int64_t items)
 {
     const struct shape *s = &n->model->layers[l].out;
-    size_t elements = (size_t)(items * (shape_elements(s) / last_size(s)) * n->layers[l].out);
+    size_t elements = (size_t)(items * (shape_positions(s)) * n->layers[l].out);
     return (elements + 15) / 16 * 16;
 }
 

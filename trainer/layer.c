@@ -21,11 +21,6 @@ const struct layer_kind *const layer_kinds[LAYER_TYPE__MAX] = {
     [LAYER_ADD] = &layer_add,
 };
 
-int64_t layer_positions(const struct shape *s)
-{
-    return shape_elements(s) / s->size[s->dims - 1];
-}
-
 int layer_wants_sums(const struct layer *l)
 {
     return layer_kinds[l->type]->sums && !l->frozen;

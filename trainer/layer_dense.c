@@ -4,7 +4,7 @@
 
 static size_t dense_kept(const struct layer *l, enum activation f, int64_t items, int64_t out)
 {
-    return elem_keeps_input(f) ? (size_t)(items * layer_positions(&l->out) * out) : 0;
+    return elem_keeps_input(f) ? (size_t)(items * shape_positions(&l->out) * out) : 0;
 }
 
 static void dense_forward(const struct layer_call *c)

@@ -35,7 +35,7 @@ static void drop(const struct layer_call *c, const float *x, float *y)
         .first_column = c->first_column,
         .columns = c->columns,
     };
-    c->ops->dropout(&d, c->items, layer_positions(&c->layer->in) * c->in, x, y);
+    c->ops->dropout(&d, c->items, shape_positions(&c->layer->in) * c->in, x, y);
 }
 
 static void dropout_forward(const struct layer_call *c)

@@ -30,7 +30,7 @@ static size_t normalization_kept(const struct layer *l, enum activation f, int64
                                  int64_t out)
 {
     (void)f, (void)out;
-    return (size_t)(items * layer_positions(&l->in) * 2);
+    return (size_t)(items * shape_positions(&l->in) * 2);
 }
 
 static void normalization_forward(const struct layer_call *c)

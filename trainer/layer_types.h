@@ -9,7 +9,4 @@ extern const struct layer_kind layer_dense, layer_flatten, layer_reshape, layer_
     layer_average_pooling2d, layer_global_max_pooling2d, layer_global_average_pooling2d,
     layer_batch_normalization, layer_embedding, layer_add;
 
-/* Inner positions of a shape: its elements but for the last dimension. */
-int64_t layer_positions(const struct shape *s);
-
 #endif

@@ -22,7 +22,7 @@ static struct window_args window_of(const struct layer_call *c)
 
 static size_t conv_kept(const struct layer *l, enum activation f, int64_t items, int64_t out)
 {
-    return elem_keeps_input(f) ? (size_t)(items * layer_positions(&l->out) * out) : 0;
+    return elem_keeps_input(f) ? (size_t)(items * shape_positions(&l->out) * out) : 0;
 }
 
 static void conv_forward(const struct layer_call *c)
@@ -30,7 +30,7 @@ static void conv_forward(const struct layer_call *c)
     struct window_args a = window_of(c);
     float *z = c->kept ? c->kept : c->y;
     c->ops->conv(&a, c->out, c->x, c->parameter[0], z);
-    c->ops->activate(c->f, c->items * layer_positions(&c->layer->out), c->out, c->parameter[1], z,
+    c->ops->activate(c->f, c->items * shape_positions(&c->layer->out), c->out, c->parameter[1], z,
                      c->y);
 }
 
@@ -38,7 +38,7 @@ static void conv_forward(const struct layer_call *c)
 static void conv_backward(const struct layer_call *c, float *dy, float *dx, float beta)
 {
     struct window_args a = window_of(c);
-    c->ops->activate_backward(c->f, c->items * layer_positions(&c->layer->out), c->out,
+    c->ops->activate_backward(c->f, c->items * shape_positions(&c->layer->out), c->out,
                               c->kept ? c->kept : c->y, dy, dy, beta, c->gradient[1]);
     if (c->gradient[0])
         c->ops->conv_backward_kernel(&a, c->out, c->x, dy, beta, c->gradient[0]);

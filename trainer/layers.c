@@ -98,11 +98,6 @@ static char *kept_home(const struct layers_pass *p, int l)
 
 /* ---- calls ---- */
 
-static int64_t last_size(const struct shape *s)
-{
-    return s->size[s->dims - 1];
-}
-
 /* All but the values. */
 static struct layer_call bare_call(const struct layers_pass *p, int l)
 {
@@ -116,7 +111,7 @@ static struct layer_call bare_call(const struct layers_pass *p, int l)
         .index = l,
         .items = p->frame->rows,
         .position = p->frame->position,
-        .rows = p->frame->rows * (shape_elements(&y->in) / last_size(&y->in)),
+        .rows = p->frame->rows * (shape_positions(&y->in)),
     };
     int count;
     split_call(p, l, &c);
@@ -362,7 +357,6 @@ void layers_predict(const struct net *n, int64_t rows, float *out)
 {
     const struct layer *last = &n->model->layers[n->model->layer_count - 1];
     if (n->fused)
-        n->ops->activate(last->activation,
-                         rows * (shape_elements(&last->out) / last_size(&last->out)),
-                         last_size(&last->out), NULL, out, out);
+        n->ops->activate(last->activation, rows * (shape_positions(&last->out)),
+                         shape_last(&last->out), NULL, out, out);
 }

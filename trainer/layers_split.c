@@ -5,15 +5,10 @@ static const struct net_layer *layer_at(const struct layers_pass *p, int l)
     return &p->layout->net->layers[l];
 }
 
-static int64_t last_size(const struct shape *s)
-{
-    return s->size[s->dims - 1];
-}
-
 static int64_t rows_of(const struct layers_pass *p, int l)
 {
     const struct shape *s = &p->layout->net->model->layers[l].out;
-    return p->frame->rows * (shape_elements(s) / last_size(s));
+    return p->frame->rows * (shape_positions(s));
 }
 
 size_t split_elements(const struct layers_pass *p, int l)
@@ -36,7 +31,7 @@ void split_call(const struct layers_pass *p, int l, struct layer_call *c)
     enum tensor_split split = y->cut.split;
     c->in = y->in;
     c->out = y->out;
-    c->columns = last_size(&c->layer->in);
+    c->columns = shape_last(&c->layer->in);
     c->first_column = y->cut.input_split ? n->tensor_rank * y->in : 0;
     if (split == TENSOR_VOCABULARY) {
         int64_t begin, end; /* no id is as large as the padding of the last part */
@@ -62,7 +57,7 @@ static int64_t own_columns(const struct layers_pass *p, int l, int rank, int64_t
 {
     const struct net *n = p->layout->net;
     int64_t end;
-    tensor_part(last_size(&n->model->layers[l].out), n->tensor, rank, ret_begin, &end);
+    tensor_part(shape_last(&n->model->layers[l].out), n->tensor, rank, ret_begin, &end);
     return end - *ret_begin;
 }
 
@@ -70,7 +65,7 @@ int split_gather(const struct layers_pass *p, int l, float *whole, struct err *e
 {
     const struct net *n = p->layout->net;
     size_t part = frame_part(n, l, p->frame->rows);
-    int64_t width = last_size(&n->model->layers[l].out), begin;
+    int64_t width = shape_last(&n->model->layers[l].out), begin;
     int r = p->tensors->verbs->all_gather(p->tensors, p->work->gathered, part * (size_t)n->tensor,
                                           COMM_F32, e);
     for (int t = 0; r == 0 && t < n->tensor; t++) {
@@ -94,7 +89,7 @@ float *split_take(const struct layers_pass *p, int l, const float *whole, enum s
     const struct net *n = p->layout->net;
     float *to = p->work->gathered + (size_t)use * frame_part(n, l, p->frame->rows);
     int64_t begin, cols = own_columns(p, l, n->tensor_rank, &begin);
-    n->ops->copy_columns(rows_of(p, l), cols, whole + begin, last_size(&n->model->layers[l].out),
+    n->ops->copy_columns(rows_of(p, l), cols, whole + begin, shape_last(&n->model->layers[l].out),
                          to, layer_at(p, l)->out);
     zero_padding(p, l, cols, to);
     return to;

@@ -89,11 +89,6 @@ static void add_tensor(struct net *n, int l, int t, int number)
     };
 }
 
-static int64_t last_size(const struct shape *s)
-{
-    return s->size[s->dims - 1];
-}
-
 static int64_t columns(const struct net *n, int64_t size, int is_split)
 {
     int64_t begin, end;
@@ -108,8 +103,8 @@ static void cut_layers(struct net *n, const struct net_chunk *k, int fused)
         const struct layer *y = &n->model->layers[l];
         struct tensor_cut c = cuts[l - k->first];
         n->layers[l].cut = c;
-        n->layers[l].in = columns(n, last_size(&y->in), c.input_split);
-        n->layers[l].out = columns(n, last_size(&y->out), c.output_split || c.gather);
+        n->layers[l].in = columns(n, shape_last(&y->in), c.input_split);
+        n->layers[l].out = columns(n, shape_last(&y->out), c.output_split || c.gather);
     }
     free(cuts);
 }
@@ -123,7 +118,7 @@ int64_t net_out_elements(const struct net *n, int l)
 {
     const struct shape *s = &n->model->layers[l].out;
     int64_t all = shape_elements(s);
-    return n->layers[l].cut.output_split ? all / last_size(s) * n->layers[l].out : all;
+    return n->layers[l].cut.output_split ? all / shape_last(s) * n->layers[l].out : all;
 }
 
 static void add_tensors(struct net *n, const struct net_chunk *k)

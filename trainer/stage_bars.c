@@ -128,7 +128,7 @@ int stage_bar_add_up(struct stage *s, int chunk, int b, int backward, int64_t to
         for (int j = 0; j + stride < m; j += 2 * stride)
             o->add_f64(count, leaf(s, j + stride), leaf(s, j));
     o->copy(sums, leaf(s, 0), count * sizeof *sums);
-    x->rows = (double)(total * (shape_elements(in) / in->size[in->dims - 1]));
+    x->rows = (double)(total * shape_positions(in));
     if (s->mesh->batch)
         r = s->mesh->batch->verbs->all_reduce(s->mesh->batch, sums, count, COMM_F64, e);
     if (r == 0 && !backward)
