@@ -44,13 +44,53 @@ lib    = $(BUILD)/lib$(subst /,-,$(1)).a
 srcs   = $(filter-out $(1)/main.c,$(wildcard $(1)/*.c))
 objs   = $(patsubst %.c,$(BUILD)/%.o,$(1))
 
+# ---- CUDA: trainer/cuda, where there is an nvcc (CUDA=0: not even then) ----
+NVCC       ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+CUDA_HOME  ?= $(patsubst %/bin/nvcc,%,$(wildcard /usr/local/cuda/bin/nvcc))
+CUDA       ?= $(if $(NVCC),1,0)
+CUDA_ARCHS ?= 80 90 100
+CUDA_SRCS  := $(wildcard trainer/cuda/*.cu)
+CUDA_WARN  := -Wall,-Wextra,-Wno-missing-field-initializers,-Werror
+NVCC_FLAGS  = -std=c++20 -O3 -lineinfo -Werror all-warnings -Xcompiler $(CUDA_WARN) \
+              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a))
+
+$(BUILD)/trainer/cuda/%.o: trainer/cuda/%.cu
+	@mkdir -p $(@D)
+	$(call say,NV,$<)
+	$(Q)$(NVCC) $(CPPFLAGS_) $(NVCC_FLAGS) -MMD -MP -c $< -o $@
+$(BUILD)/libtrainer-cuda.a: $(CUDA_SRCS:%.cu=$(BUILD)/%.o)
+	@rm -f $@
+	@ar rcs $@ $^
+
+# The same sources by the host's compiler over tests/emu, a CUDA that runs on the CPU: for tests alone.
+CXX        ?= c++
+EMU_FLAGS   = -std=c++20 -g $(OPT) -ffp-contract=off -Itests/emu -Wall -Wextra -Wshadow \
+              -Wno-missing-field-initializers -Wno-unused-parameter -Werror $(SAN)
+EMU_SRCS   := $(wildcard tests/emu/*.cc)
+EMU_LIBS   := $(BUILD)/libtrainer-cuda-emulated.a $(BUILD)/libemu.a
+$(BUILD)/emu/%.o: %.cu
+	@mkdir -p $(@D)
+	$(call say,C++,$<)
+	$(Q)$(CXX) $(CPPFLAGS_) $(EMU_FLAGS) -MMD -MP -x c++ -c $< -o $@
+$(BUILD)/emu/%.o: %.cc
+	@mkdir -p $(@D)
+	$(call say,C++,$<)
+	$(Q)$(CXX) $(CPPFLAGS_) $(EMU_FLAGS) -MMD -MP -c $< -o $@
+$(BUILD)/libtrainer-cuda-emulated.a: $(CUDA_SRCS:%.cu=$(BUILD)/emu/%.o)
+	@rm -f $@
+	@ar rcs $@ $^
+$(BUILD)/libemu.a: $(EMU_SRCS:%.cc=$(BUILD)/emu/%.o)
+	@rm -f $@
+	@ar rcs $@ $^
+
 PROGRAMS := trainyardd trainyard-agent trainyard-shim trainyard-trainer trainyard
 BINS     := $(PROGRAMS:%=$(BUILD)/%)
+CUDA_PROGRAM := $(if $(CUDA_SRCS),$(BUILD)/trainyard-trainer-cuda)
 
 .PHONY: all demo test unit e2e bench san fuzz tidy format format-check layers deps install clean help \
-        deps-check deps-test build-tests fuzzers FORCE
+        deps-check deps-test build-tests units fuzzers FORCE
 
-all: deps-check $(BINS)
+all: deps-check $(BINS) $(if $(filter 1,$(CUDA)),$(CUDA_PROGRAM))
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -110,6 +150,14 @@ $(BUILD)/trainyard-shim: $(BUILD)/daemon/shim/main.o \
 $(BUILD)/trainyard-trainer: $(BUILD)/trainer/main.o $(call lib,trainer) $(call lib,spec) $(call lib,base)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) -o $@ $^ $(TRAINER_LIBS) $(JANSSON_LIBS)
+CUDA_LIBS = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublas -lcublasLt -lnccl -lcudart
+$(BUILD)/trainyard-trainer-cuda: $(BUILD)/trainer/main.o $(BUILD)/libtrainer-cuda.a $(call lib,trainer) $(call lib,spec) $(call lib,base)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(CUDA_LIBS) $(TRAINER_LIBS) $(JANSSON_LIBS)
+$(BUILD)/emu/trainyard-trainer-cuda: $(BUILD)/trainer/main.o $(EMU_LIBS) $(call lib,trainer) $(call lib,spec) $(call lib,base)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(EMU_LINK) $(TRAINER_LIBS) $(JANSSON_LIBS)
+EMU_LINK = -lopenblas -lpthread
 $(BUILD)/trainyard: $(BUILD)/cli/main.o $(call lib,cli) $(call lib,base)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) -o $@ $^ $(CURL_LIBS) $(JANSSON_LIBS) -lm
@@ -123,12 +171,33 @@ unit_libs_spec        := $(BELOW)
 unit_libs_storage     := $(call lib,storage) $(BELOW)
 unit_libs_api         := $(BUILD)/tests/unit/fake_service.o $(call lib,api) $(BELOW)
 unit_libs_trainer     := $(call lib,trainer) $(BELOW)
+unit_libs_cuda        := $(EMU_LIBS) $(call lib,trainer) $(BELOW)
+unit_libs_emu         := $(BUILD)/libemu.a $(BELOW)
 unit_libs_daemon      := $(call lib,daemon) $(BELOW)
 unit_libs_coordinator := $(call lib,daemon/coordinator) $(call lib,daemon) $(call lib,api) $(call lib,storage) $(BELOW)
 unit_libs_agent       := $(call lib,daemon/agent) $(call lib,daemon) $(BELOW)
 unit_libs_shim        := $(call lib,daemon/shim) $(call lib,daemon) $(BELOW)
 unit_libs_cli         := $(call lib,cli) $(call lib,base)
 ALL_LIBS  = -lcmocka $(MHD_LIBS) $(SQLITE_LIBS) $(SYSTEMD_LIBS) $(CURL_LIBS) $(SODIUM_LIBS) $(INIH_LIBS) $(JANSSON_LIBS) $(TRAINER_LIBS)
+
+# What stands on the emulated CUDA: tests of cuda and emu (in C++ where they are .cc), and tests of the
+# trainer once more with that backend, as build/tests/unit/cuda_again_<what>.
+UNIT_CXX_SRCS := $(wildcard tests/unit/*.cc)
+CUDA_AGAIN    :=
+UNIT_BINS     += $(UNIT_CXX_SRCS:tests/unit/%.cc=$(BUILD)/tests/unit/%) $(CUDA_AGAIN:%=$(BUILD)/tests/unit/cuda_again_%)
+$(BUILD)/tests/unit/%.o: tests/unit/%.cc
+	@mkdir -p $(@D)
+	$(call say,C++,$<)
+	$(Q)$(CXX) $(CPPFLAGS_) $(EMU_FLAGS) -MMD -MP -c $< -o $@
+$(BUILD)/tests/unit/cuda_again_%: $(BUILD)/tests/unit/trainer_%.o $(unit_libs_cuda)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(EMU_LINK) $(ALL_LIBS)
+$(BUILD)/tests/unit/cuda_%: $(BUILD)/tests/unit/cuda_%.o $(unit_libs_cuda)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(EMU_LINK) $(ALL_LIBS)
+$(BUILD)/tests/unit/emu_%: $(BUILD)/tests/unit/emu_%.o $(unit_libs_emu)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(EMU_LINK) $(ALL_LIBS)
 
 .SECONDEXPANSION:
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $$(unit_libs_$$(firstword $$(subst _, ,$$*)))
@@ -144,6 +213,9 @@ deps-check:
 
 deps-test:
 	@scripts/deps.sh build test
+
+units:
+	@echo $(notdir $(UNIT_BINS))
 
 build-tests: $$(UNIT_BINS) $$(TEST_TOOLS)
 
@@ -178,7 +250,7 @@ FUZZ_SECONDS ?= 60
 fuzz: deps-test
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(T)
 
-SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+SOURCES = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cc' 2>/dev/null)
 format:
 	clang-format -i $(SOURCES)
 format-check:

@@ -48,7 +48,7 @@ const char *err_code_name(int code);
 
 /* A broken invariant of ours: says where and aborts. Never for input. */
 #define BUG(...) err_bug(__FILE__, __LINE__, __VA_ARGS__)
-_Noreturn void err_bug(const char *file, int line, const char *fmt, ...)
+__attribute__((noreturn)) void err_bug(const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 #endif

@@ -6,7 +6,7 @@ set -euo pipefail
 
 build="gcc make pkg-config libc6-dev libmicrohttpd-dev libjansson-dev libsqlite3-dev libsystemd-dev
   libcurl4-gnutls-dev zlib1g-dev libxxhash-dev librandom123-dev libcsv-dev libzip-dev libinih-dev libsodium-dev curl jq procps"
-test="libcmocka-dev bats sqlite3 systemd clang libclang-rt-dev clang-tidy clang-format universal-ctags iproute2 util-linux protobuf-compiler"
+test="g++ libopenblas-dev libcmocka-dev bats sqlite3 systemd clang libclang-rt-dev clang-tidy clang-format universal-ctags iproute2 util-linux protobuf-compiler"
 bench="python3-torch openmpi-bin libopenmpi-dev"
 
 packages=""

@@ -45,6 +45,12 @@ only() { # header, room
 only 'sqlite3\.h' storage
 only 'microhttpd\.h' api
 only 'Random123/.*' trainer
+only '(cuda|cublas|nccl)[A-Za-z0-9_]*\.h' trainer/cuda
+
+# the engine does not know which backend it has
+while read -r hit; do
+  [ -n "$hit" ] && { echo "$hit: only trainer/cuda includes trainer/cuda"; bad=1; }
+done < <(grep -rn '#include "trainer/cuda/' $rooms --include='*.c' --include='*.h' --include='*.cu' | grep -v '^trainer/cuda/')
 
 # a name of Trainyard's that no one may use
 while read -r hit; do

@@ -31,13 +31,21 @@ const char *optimizer_name(enum optimizer_kind k);
 
 enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_STEP };
 
-/* How numbers are kept between uses; arithmetic is always float32. */
+/* How numbers are kept between uses; sums are always float32. */
 enum storage_type { STORAGE_FLOAT32, STORAGE_BFLOAT16 };
 
-/* "precision": "float32", "mixed_bfloat16" (weights and activations), or an object with the three.
- * bfloat16 weights are rounded from float32 masters, which the optimizer updates. */
+/* What the operands of matrix products may be rounded to by a device that multiplies such numbers
+ * faster; others, CPUs among them, go on with float32. Sums are float32. With float16, gradients
+ * are scaled by a factor that follows what they can bear. */
+enum compute_type { COMPUTE_FLOAT32, COMPUTE_TF32, COMPUTE_BFLOAT16, COMPUTE_FLOAT16 };
+const char *compute_name(enum compute_type c);
+
+/* "precision": "float32", "mixed_bfloat16" (weights, activations and products), "mixed_float16"
+ * (products), or an object with the four. bfloat16 weights are rounded from float32 masters, which
+ * the optimizer updates. */
 struct precision {
     enum storage_type weights, activations, moments;
+    enum compute_type compute;
 };
 
 /* Formulas: tests/reference/README.md. */

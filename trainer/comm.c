@@ -237,6 +237,11 @@ static int front_barrier(struct comm *c, struct err *e)
     return c->size > 1 ? end(c, began, 0, c->transport->barrier(c, e)) : 0;
 }
 
+static int front_settle(struct comm *c, struct err *e)
+{
+    return c->transport->settle(c, e);
+}
+
 static int front_group(struct comm *world, enum comm_family family, int index, const int *members,
                        int size, struct comm **ret, struct err *e)
 {
@@ -275,12 +280,20 @@ static const struct comm_verbs front_verbs = {
     .send = front_send,
     .recv = front_recv,
     .barrier = front_barrier,
+    .settle = front_settle,
     .group = front_group,
     .memory = front_memory,
     .forget = front_forget,
     .give_up = front_give_up,
     .close = front_close,
 };
+
+int comm_settled(struct comm *c, struct err *e)
+{
+    (void)c;
+    (void)e;
+    return 0;
+}
 
 void comm_front(struct comm *c, const struct comm_verbs *transport, enum comm_family family)
 {

@@ -11,6 +11,12 @@
  * give the same bits; and a power of two of neighbouring members summed first, then those sums over
  * the rest, is the same tree.
  *
+ * Memory. What is reduced, gathered, sent and received is memory of the backend's device (ops.h);
+ * broadcast and exchange are of host memory. On a device of its own, verbs return when their work
+ * is asked for, and take their place among the device's verbs; only those of COMM_DATA go on beside
+ * them until settle(). There a sum's order is the transport's own, the same in every run, unless
+ * `is_reproducible` was asked for: then it is the tree above.
+ *
  * Nothing hangs. Every wait ends: with success; with ERR_PEER when a rank died or gave up, and the
  * sentence names it; or with ERR_TIMEOUT when nothing moved in the whole gang for the deadline: no
  * call, no comm_progress(), and no rank used its processor. Members whose calls differ get
@@ -78,6 +84,8 @@ struct comm_verbs {
     int (*send)(struct comm *c, int to, const void *buf, size_t bytes, struct err *e);
     int (*recv)(struct comm *c, int from, void *buf, size_t bytes, struct err *e);
     int (*barrier)(struct comm *c, struct err *e);
+    /* Verbs of the device from now on come after all that was asked of this group. */
+    int (*settle)(struct comm *c, struct err *e);
 
     /* The group of family `family` with these world ranks, in order, this rank among them; `index`
      * (below the ranks) tells the groups of a family apart. comm_close() it before the world. */
@@ -144,6 +152,7 @@ struct comm_options {
     int rank, size;
     size_t memory_bytes;      /* what memory() may hand out, in all; the same on every rank */
     size_t message_bytes;     /* longest send; the same on every rank; 0 where none are sent */
+    int is_reproducible;      /* sums in the tree above also where that is slower */
     int deadline_ms;          /* 0: COMM_DEADLINE_MS */
     const volatile int *stop; /* may be NULL; a non-zero value ends the wait for the peers to come:
                                  ERR_UNAVAILABLE */

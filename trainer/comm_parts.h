@@ -28,4 +28,7 @@ int comm_say_apart(const struct comm *c, const char *who, const struct comm_call
  * or COMM_F64. */
 void comm_sum(enum comm_type type, size_t n, int count, const void *const *in, void *out);
 
+/* settle() of transports that are done when they return. */
+int comm_settled(struct comm *c, struct err *e);
+
 #endif

@@ -385,6 +385,7 @@ static const struct comm_verbs shm_verbs = {
     .send = shm_send,
     .recv = shm_recv,
     .barrier = shm_barrier,
+    .settle = comm_settled,
     .group = shm_group,
     .memory = shm_memory_verb,
     .forget = shm_forget,

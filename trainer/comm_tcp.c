@@ -486,6 +486,7 @@ static const struct comm_verbs tcp_verbs = {
     .send = tcp_send,
     .recv = tcp_recv,
     .barrier = tcp_barrier,
+    .settle = comm_settled,
     .group = tcp_group,
     .memory = tcp_memory,
     .forget = tcp_forget,

@@ -29,7 +29,7 @@ static int measure_place(const struct engine *g, const struct plan *p, int place
     struct replicas parts;
     CLEANUP(mem_freep) struct net_chunk *chunks = mem_alloc((size_t)p->chunks * sizeof *chunks);
     mesh_chunks(p, place, chunks);
-    int r = net_init(&n, g->job, &ops_cpu, chunks, p->chunks, p->tensor, 0, e);
+    int r = net_init(&n, g->job, backend.ops, chunks, p->chunks, p->tensor, 0, e);
     if (r < 0)
         return r;
     replicas_init(&parts, g->job, p, &n, &g->mesh);
@@ -148,7 +148,7 @@ static int lay_out(struct engine *g, struct err *e)
     CLEANUP(mem_freep)
     struct net_chunk *chunks = mem_alloc((size_t)g->plan->chunks * sizeof *chunks);
     mesh_chunks(g->plan, g->mesh.stage, chunks);
-    int r = net_init(&g->stage.net, g->job, &ops_cpu, chunks, g->plan->chunks, g->mesh.tensor,
+    int r = net_init(&g->stage.net, g->job, backend.ops, chunks, g->plan->chunks, g->mesh.tensor,
                      g->mesh.tensor_rank, e);
     if (r == 0)
         replicas_init(&g->replicas, g->job, g->plan, &g->stage.net, &g->mesh);
@@ -188,7 +188,7 @@ static int build(struct engine *g, struct err *e)
         r = add_copies(g, e);
     if (r < 0)
         return r;
-    g->memory_bytes += g->stage.net.ops->workspace_bytes;
+    g->memory_bytes += backend.ops->workspace(&(struct ops_options){0});
     g->memory_bytes += stage_bytes(&g->stage, &g->prepared.train);
     share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh, share_grains(g->plan));
     g->steps = share_steps(&g->share);

@@ -1,10 +1,15 @@
-/* ops.h: the tensor verbs that a backend fills (ops_cpu.c; later CUDA). The engine above knows
- * only this table, so it runs on any backend unchanged.
+/* ops.h: the tensor verbs that a backend fills (ops_cpu.c; cuda/ops_cuda.cu). The engine above
+ * knows only this table, so it runs on any backend unchanged.
  *
  * A backend is one device of one process. Pointers are memory of that device: from alloc(), or
- * from comm_memory() for what collectives touch. Verbs on a device may return before the work is
- * done; they are ordered among themselves, and download() waits. All tensors are float32,
- * row-major and dense; `rows` counts items times inner positions, and may be 0 everywhere.
+ * from the transport's memory() for what collectives touch. Verbs on a device may return before the
+ * work is done; they are ordered among themselves, and download(), finish() and what gives a result
+ * to the host wait. All tensors are float32, row-major and dense; `rows` counts items times inner
+ * positions, and may be 0 everywhere. Arguments that verbs are given by pointer may be gone when
+ * they return.
+ *
+ * Verbs have no result. A device that fails goes on taking calls and does nothing; finish() tells.
+ * What came from a device is believed only after finish() has returned 0.
  */
 #ifndef TRAINYARD_TRAINER_OPS_H
 #define TRAINYARD_TRAINER_OPS_H
@@ -73,17 +78,40 @@ struct dropout_args {
     int64_t width, first_column, columns;
 };
 
+struct ops_options {
+    enum compute_type compute; /* of matrix products, convolutions among them */
+    int64_t widest;            /* elements of their largest operand */
+    int is_plain;              /* each verb by itself as it comes: no fused, no replayed ones */
+};
+
 struct ops {
     const char *name;
-    size_t workspace_bytes; /* that its verbs keep for themselves */
-    int is_host;            /* the device reads and writes host memory: no copies needed */
+    int is_host; /* the device reads and writes host memory: no copies needed */
+
+    /* Takes the process's device; before any other verb, again only after close(). */
+    int (*open)(const struct ops_options *o, struct err *e);
+    void (*close)(void);
+    /* Waits for everything that was asked for. The first failure since open(), as a sentence. */
+    int (*finish)(struct err *e);
+    size_t (*workspace)(const struct ops_options *o); /* bytes that verbs keep for themselves */
+    int64_t (*used)(void); /* bytes of the device that this process has taken; -1: the kernel counts
+                              them (resident.h) */
 
     void *(*alloc)(size_t bytes); /* zeroed, 64-byte aligned; NULL when the device is full */
     void (*release)(void *p);     /* NULL is fine */
+    /* Host memory that copies to and from the device go fastest with; aborts where there is none.
+     */
+    void *(*alloc_host)(size_t bytes);
+    void (*release_host)(void *p);
     void (*zero)(void *p, size_t bytes);
     void (*copy)(void *to, const void *from, size_t bytes);
     void (*upload)(void *to, const void *host, size_t bytes);
     void (*download)(void *host, const void *from, size_t bytes);
+    /* Like upload(), but beside the verbs before and after it. `to` is nothing that a verb uses
+     * that was called before join_uploads(); `host` [alloc_host] stays until finish() or a
+     * download() after that. */
+    void (*upload_beside)(void *to, const void *host, size_t bytes);
+    void (*join_uploads)(void); /* verbs from now on come after the uploads until now */
 
     void (*to_bfloat16)(size_t n, const float *x, uint16_t *y); /* elem.h says how it rounds */
     void (*from_bfloat16)(size_t n, const uint16_t *x, float *y);
@@ -112,6 +140,15 @@ struct ops {
      * [k, m], [n, k]. */
     void (*gemm)(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, const float *a,
                  const float *b, float beta, float *c);
+
+    /* A dense layer: gemm(0, 0, rows, cols, in, x, kernel, 0, z), then activate(f, rows, cols,
+     * bias, z, y), in one. bias may be NULL. Only where z is not y is z kept. */
+    void (*dense)(enum activation f, int64_t rows, int64_t cols, int64_t in, const float *x,
+                  const float *kernel, const float *bias, float *z, float *y);
+    /* d_kernel [in, cols] = beta d_kernel + x' dz; where d_bias is not NULL, d_bias [cols] = beta
+     * d_bias + the column sums of dz. beta 0 or 1. */
+    void (*dense_backward_kernel)(int64_t rows, int64_t cols, int64_t in, const float *x,
+                                  const float *dz, float beta, float *d_kernel, float *d_bias);
 
     /* z += bias [cols] (unless NULL); y = f(z); y may be z. Softmax is over the row. */
     void (*activate)(enum activation f, int64_t rows, int64_t cols, const float *bias, float *z,
@@ -205,5 +242,23 @@ struct ops {
 };
 
 extern const struct ops ops_cpu;
+
+/* ---- the program's backend ---- */
+
+struct comm;
+struct comm_options;
+
+/* One of them is linked into a program: backend_cpu.c's, or that of cuda/. */
+struct backend {
+    enum device_kind kind;
+    const struct ops *ops;
+    /* The world through which the device's memory travels, over one between the hosts that has been
+     * opened; both are the result's, and closed with it. On failure the caller still owns `hosts`.
+     */
+    int (*comm)(struct comm *hosts, const struct comm_options *o, struct comm **ret, struct err *e);
+    size_t (*comm_bytes)(const struct comm_options *o); /* of the device, foretold; comm_bytes() is
+                                                           the hosts' */
+};
+extern const struct backend backend;
 
 #endif

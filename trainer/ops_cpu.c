@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "trainer/cpu_loops.h"
 #include "trainer/random.h"
 
@@ -32,6 +33,34 @@ static void cpu_copy(void *to, const void *from, size_t bytes)
 {
     if (bytes)
         memcpy(to, from, bytes);
+}
+
+static int cpu_open(const struct ops_options *o, struct err *e)
+{
+    (void)o;
+    (void)e;
+    return 0;
+}
+
+static void cpu_nothing(void)
+{
+}
+
+static int cpu_finish(struct err *e)
+{
+    (void)e;
+    return 0;
+}
+
+static size_t cpu_workspace(const struct ops_options *o)
+{
+    (void)o;
+    return CPU_GEMM_BYTES;
+}
+
+static int64_t cpu_used(void)
+{
+    return -1;
 }
 
 /* ---- activations ---- */
@@ -404,22 +433,61 @@ static void cpu_sgd(const struct elem_sgd *a, size_t n, const float *g, float *w
         sgd_plain(a->rate, a->scale, n, g, w);
 }
 
+/* ---- dense layers ---- */
+
+static void cpu_dense(enum activation f, int64_t rows, int64_t cols, int64_t in, const float *x,
+                      const float *kernel, const float *bias, float *z, float *y)
+{
+    cpu_gemm(0, 0, rows, cols, in, x, kernel, 0.0f, z);
+    cpu_activate(f, rows, cols, bias, z, y);
+}
+
+CPU_CLONES static void add_columns(int64_t rows, int64_t cols, const float *x, float beta,
+                                   float *sums)
+{
+    if (beta == 0.0f)
+        memset(sums, 0, (size_t)cols * sizeof *sums);
+    for (int64_t r = 0; r < rows; r++, x += cols) {
+        CPU_INDEPENDENT
+        for (int64_t c = 0; c < cols; c++)
+            sums[c] += x[c];
+    }
+}
+
+static void cpu_dense_backward_kernel(int64_t rows, int64_t cols, int64_t in, const float *x,
+                                      const float *dz, float beta, float *d_kernel, float *d_bias)
+{
+    if (d_bias)
+        add_columns(rows, cols, dz, beta, d_bias);
+    cpu_gemm(1, 0, in, cols, rows, x, dz, beta, d_kernel);
+}
+
 const struct ops ops_cpu = {
     .name = "cpu",
     .is_host = 1,
-    .workspace_bytes = CPU_GEMM_BYTES,
+    .open = cpu_open,
+    .close = cpu_nothing,
+    .finish = cpu_finish,
+    .workspace = cpu_workspace,
+    .used = cpu_used,
     .alloc = cpu_alloc,
     .release = free,
+    .alloc_host = mem_zalloc,
+    .release_host = free,
     .zero = cpu_zero,
     .copy = cpu_copy,
     .upload = cpu_copy,
     .download = cpu_copy,
+    .upload_beside = cpu_copy,
+    .join_uploads = cpu_nothing,
     .to_bfloat16 = cpu_to_bfloat16,
     .from_bfloat16 = cpu_from_bfloat16,
     .round_bfloat16 = cpu_round_bfloat16,
     .add = cpu_add,
     .add_f64 = cpu_add_f64,
     .gemm = cpu_gemm,
+    .dense = cpu_dense,
+    .dense_backward_kernel = cpu_dense_backward_kernel,
     .activate = cpu_activate,
     .activate_backward = cpu_activate_backward,
     .affine = cpu_affine,

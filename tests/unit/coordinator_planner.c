@@ -236,7 +236,8 @@ static void precision_is_said(void **state)
     struct job_spec *s = network(1, 0, "\"auto\"");
     struct faults f = {0};
     struct plan p;
-    s->precision = (struct precision){STORAGE_BFLOAT16, STORAGE_BFLOAT16, STORAGE_BFLOAT16};
+    s->precision = (struct precision){
+        .weights = STORAGE_BFLOAT16, .activations = STORAGE_BFLOAT16, .moments = STORAGE_BFLOAT16};
     assert_int_equal(planner_plan(s, &unknown, &p, &f), 0);
     assert_non_null(strstr(p.why, "weights, activations and the optimizer's moments are kept as "
                                   "bfloat16."));
