@@ -41,7 +41,8 @@ static void bfloat16_learns_as_float32_does(void **state)
     struct gang a, b;
     struct form rounded = plain;
     struct buf file = BUF_INIT;
-    rounded.precision = (struct precision){STORAGE_BFLOAT16, STORAGE_FLOAT32, STORAGE_BFLOAT16};
+    rounded.precision =
+        (struct precision){.weights = STORAGE_BFLOAT16, .moments = STORAGE_BFLOAT16};
     run_form(job, &plain, &a);
     run_form(job, &rounded, &b);
     double x = gang_number(gang_line(&a, "epoch", 0, 3), "loss");
