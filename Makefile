@@ -155,6 +155,7 @@ $(BUILD)/trainyard-trainer-cuda: $(BUILD)/trainer/main.o $(BUILD)/libtrainer-cud
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(CUDA_LIBS) $(TRAINER_LIBS) $(JANSSON_LIBS)
 $(BUILD)/emu/trainyard-trainer-cuda: $(BUILD)/trainer/main.o $(EMU_LIBS) $(call lib,trainer) $(call lib,spec) $(call lib,base)
+	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(EMU_LINK) $(TRAINER_LIBS) $(JANSSON_LIBS)
 EMU_LINK = -lopenblas -lpthread
