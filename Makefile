@@ -88,7 +88,7 @@ BINS     := $(PROGRAMS:%=$(BUILD)/%)
 CUDA_PROGRAM := $(if $(CUDA_SRCS),$(BUILD)/trainyard-trainer-cuda)
 
 .PHONY: all demo test unit e2e bench san fuzz tidy format format-check layers deps install clean help \
-        deps-check deps-test build-tests units fuzzers FORCE
+        deps-check deps-test build-tests units check-gpu gpu-kit cuda-tests fuzzers FORCE
 
 all: deps-check $(BINS) $(if $(filter 1,$(CUDA)),$(CUDA_PROGRAM))
 
@@ -155,6 +155,10 @@ $(BUILD)/trainyard-trainer-cuda: $(BUILD)/trainer/main.o $(BUILD)/libtrainer-cud
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(CUDA_LIBS) $(TRAINER_LIBS) $(JANSSON_LIBS)
 $(BUILD)/emu/trainyard-trainer-cuda: $(BUILD)/trainer/main.o $(EMU_LIBS) $(call lib,trainer) $(call lib,spec) $(call lib,base)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(EMU_LINK) $(TRAINER_LIBS) $(JANSSON_LIBS)
+$(BUILD)/emu/tests/gpu/run_job: $(BUILD)/tests/gpu/run_job.o $(EMU_LIBS) $(call lib,trainer) $(call lib,spec) $(call lib,base)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(EMU_LINK) $(TRAINER_LIBS) $(JANSSON_LIBS)
@@ -270,6 +274,27 @@ install: all
 clean:
 	rm -rf build build-san build-fuzz
 
+# ---- a machine with a GPU ----
+## make check-gpu     everything that needs a GPU, in 8 minutes, on a machine that has one
+## make gpu-kit       what such a machine needs of this one, if nothing can be installed there
+# Tests of the verbs on the GPU itself.
+CUDA_TESTS = $(patsubst tests/unit/%.c,$(BUILD)/cuda-tests/%,$(wildcard tests/unit/cuda_*.c)) $(BUILD)/cuda-tests/run_job
+cuda-tests: $(CUDA_TESTS)
+cuda_test_libs = $(BUILD)/libtrainer-cuda.a $(call lib,trainer) $(BELOW)
+$(BUILD)/cuda-tests/run_job: $(BUILD)/tests/gpu/run_job.o $(cuda_test_libs)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(CUDA_LIBS) $(ALL_LIBS)
+$(BUILD)/cuda-tests/%: $(BUILD)/tests/unit/%.o $(cuda_test_libs)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(CUDA_LIBS) $(ALL_LIBS)
+check-gpu:
+	@scripts/check-gpu.sh $(OUT)
+
+gpu-kit: deps-test
+	@scripts/gpu-kit.sh $(BUILD)/gpu-kit
+
 # ---- fuzz targets: tests/fuzz/<room>_<what>.c, linked like unit tests ----
 FUZZ_SRCS := $(wildcard tests/fuzz/*.c)
 fuzzers: $(FUZZ_SRCS:tests/fuzz/%.c=$(BUILD)/tests/fuzz/%)
@@ -278,7 +303,7 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $$(unit_libs_$$(firstword $$(subs
 	$(Q)$(CC) $(SAN) -fsanitize=fuzzer -o $@ $^ $(ALL_LIBS)
 
 # ---- tools that tests and benchmarks use: tests/bench/*.c, tests/fault/*.c, each one program ----
-TOOL_SRCS  := $(wildcard tests/bench/*.c tests/fault/*.c tests/e2e/*.c)
+TOOL_SRCS  := $(wildcard tests/bench/*.c tests/fault/*.c tests/e2e/*.c tests/gpu/*.c)
 TEST_TOOLS := $(TOOL_SRCS:%.c=$(BUILD)/%)
 $(TEST_TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call lib,trainer) $(call lib,spec) $(call lib,base)
 	$(call say,LD,$@)
