@@ -65,7 +65,7 @@ $(BUILD)/libtrainer-cuda.a: $(CUDA_SRCS:%.cu=$(BUILD)/%.o)
 # The same sources by the host's compiler over tests/emu, a CUDA that runs on the CPU: for tests alone.
 CXX        ?= c++
 EMU_FLAGS   = -std=c++20 -g $(OPT) -ffp-contract=off -Itests/emu -Wall -Wextra -Wshadow \
-              -Wno-missing-field-initializers -Wno-unused-parameter -Werror $(SAN)
+              -Wno-missing-field-initializers -Wno-unused-parameter -Wno-unknown-pragmas -Werror $(SAN)
 EMU_SRCS   := $(wildcard tests/emu/*.cc)
 EMU_LIBS   := $(BUILD)/libtrainer-cuda-emulated.a $(BUILD)/libemu.a
 $(BUILD)/emu/%.o: %.cu
