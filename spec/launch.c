@@ -24,6 +24,12 @@ char *launch_checkpoint_name(int64_t step, char out[LAUNCH_CHECKPOINT_NAME_SIZE]
     return out;
 }
 
+static void rank_done(struct launch_rank *r)
+{
+    free(r->node);
+    free(r->uuid);
+}
+
 static void checkpoint_done(struct launch_checkpoint *c)
 {
     free(c->name);
@@ -41,7 +47,7 @@ void launch_done(struct launch *l)
     free(l->secret);
     free(l->master_addr);
     for (int i = 0; i < l->rank_count; i++)
-        free(l->ranks[i].node);
+        rank_done(&l->ranks[i]);
     free(l->ranks);
     free_list(l->data_roots, l->data_root_count);
     free(l->trainer);
@@ -51,6 +57,16 @@ void launch_done(struct launch *l)
         checkpoint_done(&l->resume[i]);
     free(l->resume);
     *l = (struct launch){0};
+}
+
+/* It becomes the value of a variable, and goes into sentences. */
+static void check_uuid(struct decoding *d, const struct where *at, const char *text)
+{
+    static const char allowed[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-/";
+    if (strspn(text, allowed) != strlen(text))
+        field_fault(d, at, "invalid", NULL,
+                    "A GPU's UUID is of letters, digits, '-' and '/', as nvidia-smi -L prints it.");
 }
 
 static const struct field rank_fields[] = {
@@ -97,6 +113,14 @@ static const struct field rank_fields[] = {
      .max = 63,
      .help = "where it runs, if not here",
      .example = "\"n1\""},
+    {.name = "uuid",
+     .kind = FIELD_TEXT,
+     FIELD_AT(struct launch_rank, uuid),
+     .min = 1,
+     .max = 95,
+     .check = check_uuid,
+     .help = "of its GPU",
+     .example = "\"GPU-5a2c8f10-3d4e-4f6a-9b1c-0a1b2c3d4e5f\""},
 };
 static const struct object rank_object = OBJECT("a rank", rank_fields, NULL);
 
@@ -352,7 +376,7 @@ static void keep_own_ranks(struct launch *l)
         if (is_here(l, &l->ranks[i]))
             l->ranks[kept++] = l->ranks[i];
         else
-            free(l->ranks[i].node);
+            rank_done(&l->ranks[i]);
     }
     l->rank_count = kept;
 }
@@ -370,12 +394,33 @@ static void check_nodes(struct decoding *d, const struct launch *l, const struct
                     "Ranks of several nodes need \"transport\": \"tcp\".");
 }
 
+/* A GPU's number is this node's own; what CUDA knows it by, whatever the order it finds them in, is
+ * the UUID. */
+static void check_uuids(struct decoding *d, const struct launch *l, const struct where *at)
+{
+    const struct where *list = FIELD_WHERE(at, "ranks");
+    for (int i = 0; i < l->rank_count; i++) {
+        const struct launch_rank *r = &l->ranks[i];
+        if (!is_here(l, r))
+            continue;
+        if (r->kind == DEVICE_GPU && !r->uuid)
+            field_fault(d, FIELD_ITEM(list, (size_t)i), "required", NULL,
+                        "Rank %d is to run on GPU %d of node %s, but its \"uuid\" is missing: "
+                        "without it the rank could not be given that GPU and no other.",
+                        r->rank, r->device, l->node);
+        else if (r->kind != DEVICE_GPU && r->uuid)
+            field_fault(d, FIELD_ITEM(list, (size_t)i), "invalid", NULL,
+                        "Rank %d has a \"uuid\", but device %d is no GPU.", r->rank, r->device);
+    }
+}
+
 static void check_launch(struct decoding *d, const struct launch *l, const struct where *at)
 {
     if (d->faults->total > 0)
         return;
     check_ranks(d, l, at);
     check_nodes(d, l, at);
+    check_uuids(d, l, at);
     int layers = l->plan.stage_first[plan_stages(&l->plan)];
     if (layers != l->spec->model.layer_count)
         field_fault(d, FIELD_WHERE(at, "plan"), "invalid", NULL,

@@ -21,6 +21,7 @@ struct launch_rank {
     enum device_kind kind;
     int cpu;    /* core to bind to, or -1 */
     char *node; /* this one, where the document says so; else NULL */
+    char *uuid; /* of its GPU, "GPU-…" or "MIG-…"; a rank of this node on a GPU always has one */
 };
 
 /* A checkpoint that the attempt may go on from: the directory "<checkpoints>/<name>". */

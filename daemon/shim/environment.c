@@ -64,10 +64,9 @@ static void add_rank(struct builder *b, const struct launch *l, const struct lau
     CLEANUP(mem_freep) char *tf = tf_config(l, rank->rank);
     if (tf)
         add(b, "TF_CONFIG=%s", tf);
-    if (rank->kind == DEVICE_GPU)
-        add(b, "CUDA_VISIBLE_DEVICES=%d", rank->device);
-    else
-        add(b, "CUDA_VISIBLE_DEVICES=");
+    /* By UUID: CUDA's own order is by speed, and another one after a reset. */
+    add(b, "CUDA_VISIBLE_DEVICES=%s", rank->kind == DEVICE_GPU ? rank->uuid : "");
+    add(b, "CUDA_DEVICE_ORDER=PCI_BUS_ID");
 }
 
 char **environment_new(const struct shim *s, const struct launch_rank *rank, const char *mark)

@@ -23,6 +23,22 @@ teardown() { lib_teardown; }
     wait_for 10 dead "$SHIM"
 }
 
+@test "a rank on a GPU is shown that GPU alone, by its UUID" {
+    local doc
+    doc="$(launch "$A" 2 5 0 '["sh", "-c", "echo [$CUDA_VISIBLE_DEVICES] $CUDA_DEVICE_ORDER"]')"
+    start_shim "$(jq -c '.ranks[1] += {kind: "gpu", device: 7, uuid: "GPU-5a2c8f10-3d4e"}' <<<"$doc")"
+    wait_for 10 ended
+    grep -qx '\[\] PCI_BUS_ID' "$T/a/rank-0.log"
+    grep -qx '\[GPU-5a2c8f10-3d4e\] PCI_BUS_ID' "$T/a/rank-1.log"
+}
+
+@test "a rank on a GPU without a UUID is refused" {
+    start_shim "$(launch "$A" 1 5 0 '["true"]' | jq -c '.ranks[0] += {kind: "gpu", device: 7}')"
+    wait_for 10 ended
+    [ "$(exit_field outcome)" = spawn_failed ]
+    [[ "$(exit_field reason)" == *'Rank 0 is to run on GPU 7 of node n1, but its "uuid" is missing'* ]]
+}
+
 @test "an exit status other than 0 is named with the end of the log" {
     start_shim "$(launch "$A" 1 5 0 '["sh", "-c", "printf \"first\\nlast \\001 words\\n\"; exit 3"]')"
     wait_for 10 ended

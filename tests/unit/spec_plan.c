@@ -554,6 +554,33 @@ static void test_launch(void **state)
     json_decref(doc);
 }
 
+/* A GPU goes by its UUID, and a rank on one must have it. */
+static void test_launch_on_gpus(void **state)
+{
+    (void)state;
+    json_t *doc = json_loads(launch_text, 0, NULL);
+    json_t *rank = json_array_get(json_object_get(doc, "ranks"), 1);
+    struct launch l;
+    struct err e = {0};
+    json_object_set_new(rank, "kind", json_string("gpu"));
+    assert_int_equal(launch_from_json(doc, &l, &e), ERR_INVALID);
+    assert_string_equal(e.text, "the launch document, /ranks/1: Rank 1 is to run on GPU 1 of node "
+                                "n1, but its \"uuid\" is missing: without it the rank could not be "
+                                "given that GPU and no other.");
+    json_object_set_new(rank, "uuid", json_string("GPU-1,GPU-2"));
+    assert_int_equal(launch_from_json(doc, &l, &e), ERR_INVALID);
+    assert_non_null(strstr(e.text, "letters, digits"));
+    json_object_set_new(rank, "uuid", json_string("MIG-GPU-5a2c8f10-3d4e/1/0"));
+    assert_int_equal(launch_from_json(doc, &l, &e), 0);
+    assert_string_equal(l.ranks[1].uuid, "MIG-GPU-5a2c8f10-3d4e/1/0");
+    assert_null(l.ranks[0].uuid);
+    launch_done(&l);
+    json_object_set_new(rank, "kind", json_string("cpu"));
+    assert_int_equal(launch_from_json(doc, &l, &e), ERR_INVALID);
+    assert_non_null(strstr(e.text, "device 1 is no GPU"));
+    json_decref(doc);
+}
+
 static void test_launch_wrong(void **state)
 {
     (void)state;
@@ -624,6 +651,7 @@ int main(void)
         cmocka_unit_test(test_plan_wrong),
         cmocka_unit_test(test_plan_of_command),
         cmocka_unit_test(test_launch),
+        cmocka_unit_test(test_launch_on_gpus),
         cmocka_unit_test(test_launch_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
