@@ -15,7 +15,6 @@
 #define TRAINYARD_TRAINER_CUDA_DEVICE_H
 
 #include <cublasLt.h>
-#include <cublas_v2.h>
 #include <cuda_runtime.h>
 
 #include "trainer/cuda/trainer.h"
@@ -58,12 +57,15 @@ int64_t device_used(void);
 void *device_scratch(size_t bytes);
 void device_scratch_done(void); /* the verb ends */
 size_t device_scratch_bytes(void);
-#define DEVICE_SCRATCH ((size_t)64 << 20) /* with float32; more for rounded operands */
+#define DEVICE_SCRATCH                                                                             \
+    ((size_t)64 << 20) /* device_scratch_bytes(); operands that products round                     \
+                          to 16 bits have memory of their own */
 
 /* ---- what it is ---- */
 
 struct device_traits {
-    char name[128], uuid[48]; /* "NVIDIA H200", "GPU-..." */
+    char name[128], uuid[48]; /* "NVIDIA H200", "GPU-..." or "MIG-..." */
+    char pci[16];             /* "0000:65:00.0" */
     int multiprocessors;
     int major, minor; /* compute capability */
     size_t memory;    /* bytes, all of it */

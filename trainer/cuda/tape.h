@@ -12,13 +12,17 @@
 
 #include "trainer/cuda/device.h"
 
-/* Of one kernel launch. `arguments` [count] point to values of `sizes`, which are copied. */
+#define TAPE_SHARED    ((size_t)48 << 10)
+#define TAPE_ARGUMENTS 24
+
+/* Of one kernel launch; of no block at all where a side of the grid is 0. `arguments` [count] point
+ * to values of `sizes`, which are copied. */
 struct tape_kernel {
     const void *function;
     const char *name;
     dim3 grid, block;
-    size_t shared; /* bytes of dynamic shared memory */
-    int count;
+    size_t shared; /* bytes of dynamic shared memory, at most TAPE_SHARED */
+    int count;     /* at most TAPE_ARGUMENTS */
     const void *const *arguments;
     const size_t *sizes;
 };
@@ -27,13 +31,21 @@ void tape_kernel(const struct tape_kernel *k);
 /* A call of a library that issues to the stream it is given; `arguments` are copied. Issued again
  * with the same bytes it may be replayed instead. Returns 0, or negative after device_fail(). */
 typedef int tape_function(cudaStream_t s, const void *arguments);
-void tape_call(tape_function *f, const void *arguments, size_t bytes);
+void tape_call_named(const char *name, tape_function *f, const void *arguments, size_t bytes);
+#define tape_call(f, arguments, bytes) tape_call_named(#f, f, arguments, bytes)
 
 void tape_copy(void *to, const void *from, size_t bytes); /* within the device */
 void tape_zero(void *p, size_t bytes);
 
 void tape_issue(void); /* all of it, to the compute stream */
 void tape_close(void); /* forgets graphs too */
+
+/* What became of the tapes so far. */
+struct tape_counts {
+    int64_t direct, replayed;           /* tapes issued so */
+    int64_t captured, evicted, refused; /* graphs made, thrown away, not to be had */
+};
+struct tape_counts tape_counts(void);
 
 /* Kernels take what they need by value; no struct larger than a few words. An emulated CUDA
  * (tests/) has to be told of each kernel's type before it can launch it by address. */
@@ -57,7 +69,7 @@ void tape_launch_named(const char *name, void (*kernel)(P...), dim3 grid, dim3 b
 
 #define TAPE_THREADS 256
 /* Blocks of TAPE_THREADS for n elements that a kernel's threads walk through in strides of the
- * grid: never more than keep the device full. n >= 1. */
+ * grid: never more than keep the device full; none for n 0. */
 dim3 tape_grid(int64_t n);
 
 /* ---- what kernels share ---- */
