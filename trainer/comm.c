@@ -237,9 +237,14 @@ static int front_barrier(struct comm *c, struct err *e)
     return c->size > 1 ? end(c, began, 0, c->transport->barrier(c, e)) : 0;
 }
 
-static int front_settle(struct comm *c, struct err *e)
+static int front_settle(struct comm *c, uint64_t call, struct err *e)
 {
-    return c->transport->settle(c, e);
+    return c->size > 1 ? c->transport->settle(c, call, e) : 0;
+}
+
+static int front_check(struct comm *world, const char *what, uint64_t *ret_moved, struct err *e)
+{
+    return world->transport->check(world, what, ret_moved, e);
 }
 
 static int front_group(struct comm *world, enum comm_family family, int index, const int *members,
@@ -281,6 +286,7 @@ static const struct comm_verbs front_verbs = {
     .recv = front_recv,
     .barrier = front_barrier,
     .settle = front_settle,
+    .check = front_check,
     .group = front_group,
     .memory = front_memory,
     .forget = front_forget,
@@ -288,9 +294,10 @@ static const struct comm_verbs front_verbs = {
     .close = front_close,
 };
 
-int comm_settled(struct comm *c, struct err *e)
+int comm_settled(struct comm *c, uint64_t call, struct err *e)
 {
     (void)c;
+    (void)call;
     (void)e;
     return 0;
 }

@@ -14,13 +14,17 @@
  * Memory. What is reduced, gathered, sent and received is memory of the backend's device (ops.h);
  * broadcast and exchange are of host memory. On a device of its own, verbs return when their work
  * is asked for, and take their place among the device's verbs; only those of COMM_DATA go on beside
- * them until settle(). There a sum's order is the transport's own, the same in every run, unless
- * `is_reproducible` was asked for: then it is the tree above.
+ * them until settle(). What goes wrong with them is told by the device (ops.h: finish()). There a
+ * sum's order is the transport's own, the same in every run, unless `is_reproducible` was asked
+ * for: then it is the tree above. All ranks of the world make their groups there in the same order,
+ * a family at a time; messages of COMM_PIPELINE go to the next member only, those of
+ * COMM_PIPELINE_BACK to the previous one.
  *
  * Nothing hangs. Every wait ends: with success; with ERR_PEER when a rank died or gave up, and the
  * sentence names it; or with ERR_TIMEOUT when nothing moved in the whole gang for the deadline: no
  * call, no comm_progress(), and no rank used its processor. Members whose calls differ get
- * ERR_INTERNAL, which says what each of them called.
+ * ERR_INTERNAL, which says what each of them called. (On a device of its own, where no member hears
+ * of the others' calls, they get ERR_TIMEOUT.)
  * After an error the gang is over: the only further call is comm_close().
  *
  * Threads. A group belongs to the thread that uses it: two threads may be in verbs of different
@@ -84,8 +88,13 @@ struct comm_verbs {
     int (*send)(struct comm *c, int to, const void *buf, size_t bytes, struct err *e);
     int (*recv)(struct comm *c, int from, void *buf, size_t bytes, struct err *e);
     int (*barrier)(struct comm *c, struct err *e);
-    /* Verbs of the device from now on come after all that was asked of this group. */
-    int (*settle)(struct comm *c, struct err *e);
+    /* Verbs of the device from now on come after this group's call number `call` (c->call.number
+     * once that has been asked for) and those before it. */
+    int (*settle)(struct comm *c, uint64_t call, struct err *e);
+    /* Waits for nothing: ERR_PEER if a rank of the world is known to have died or given up, while
+     * others waited in `what`. *ret_moved changes whenever a rank makes a call or comm_progress().
+     */
+    int (*check)(struct comm *world, const char *what, uint64_t *ret_moved, struct err *e);
 
     /* The group of family `family` with these world ranks, in order, this rank among them; `index`
      * (below the ranks) tells the groups of a family apart. comm_close() it before the world. */

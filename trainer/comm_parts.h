@@ -29,6 +29,6 @@ int comm_say_apart(const struct comm *c, const char *who, const struct comm_call
 void comm_sum(enum comm_type type, size_t n, int count, const void *const *in, void *out);
 
 /* settle() of transports that are done when they return. */
-int comm_settled(struct comm *c, struct err *e);
+int comm_settled(struct comm *c, uint64_t call, struct err *e);
 
 #endif

@@ -350,6 +350,11 @@ static void shm_forget(struct comm *world)
     s->memory_used = 0;
 }
 
+static int shm_check_verb(struct comm *world, const char *what, uint64_t *ret_moved, struct err *e)
+{
+    return shm_check(self(world)->s, what, ret_moved, e);
+}
+
 static void shm_give_up_verb(struct comm *world, const char *why)
 {
     shm_give_up(self(world)->s, why);
@@ -386,6 +391,7 @@ static const struct comm_verbs shm_verbs = {
     .recv = shm_recv,
     .barrier = shm_barrier,
     .settle = comm_settled,
+    .check = shm_check_verb,
     .group = shm_group,
     .memory = shm_memory_verb,
     .forget = shm_forget,

@@ -112,5 +112,6 @@ void shm_publish(struct word *w, uint32_t value); /* stores, and wakes who sleep
 /* Fills this rank's block, says that it has come and waits for all others. */
 int shm_meet(struct shm *s, struct err *e);
 void shm_give_up(struct shm *s, const char *why);
+int shm_check(struct shm *s, const char *what, uint64_t *ret_moved, struct err *e);
 
 #endif

@@ -268,6 +268,19 @@ static int say_late(struct shm *s, const struct shm_wait *why, struct err *e)
                    (double)s->deadline_us * 1e-6, where, list);
 }
 
+int shm_check(struct shm *s, const char *what, uint64_t *ret_moved, struct err *e)
+{
+    struct shm_wait why = {.what = what};
+    *ret_moved = progress_of_all(s);
+    int r = say_abort(s, &why, e);
+    for (int rank = 0; r == 0 && rank < s->size; rank++)
+        if (is_gone(s, rank)) {
+            set_abort(s, (uint32_t)rank + 1);
+            r = say_abort(s, &why, e);
+        }
+    return r;
+}
+
 /* ---- who is at work ---- */
 
 /* Processor time that a rank has used, 0 where it cannot be told. */

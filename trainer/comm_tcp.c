@@ -379,6 +379,17 @@ static size_t tcp_used(struct comm *world)
     return bytes + __atomic_load_n(&t->scratch_bytes, __ATOMIC_RELAXED);
 }
 
+/* As far as signs of life have told. */
+static int tcp_check(struct comm *world, const char *what, uint64_t *ret_moved, struct err *e)
+{
+    struct tcp *t = self(world)->t;
+    uint64_t moved = __atomic_load_n(&t->progress, __ATOMIC_RELAXED);
+    for (int r = 0; r < t->size; r++)
+        moved += __atomic_load_n(&t->peers[r].progress, __ATOMIC_RELAXED);
+    *ret_moved = moved;
+    return tcp_is_over(t) ? tcp_say_over(t, what, e) : 0;
+}
+
 static void tcp_give_up(struct comm *world, const char *why)
 {
     struct tcp *t = self(world)->t;
@@ -487,6 +498,7 @@ static const struct comm_verbs tcp_verbs = {
     .recv = tcp_recv,
     .barrier = tcp_barrier,
     .settle = comm_settled,
+    .check = tcp_check,
     .group = tcp_group,
     .memory = tcp_memory,
     .forget = tcp_forget,

@@ -118,7 +118,8 @@ enum tcp_what { TCP_CALL, TCP_MESSAGE, TCP_TABLE, TCP_BEAT, TCP_BYE, TCP_OVER };
 struct tcp_head {
     uint32_t what; /* enum tcp_what */
     uint32_t zero;
-    struct comm_call call; /* of a collective, and of a message; else zero */
+    struct comm_call call; /* of a collective, and of a message; of a sign of life, its number: of
+                              calls and comm_progress() so far; else zero */
     uint64_t bytes;        /* of the payload */
 };
 _Static_assert(sizeof(struct tcp_head) == 40, "a header has holes");
@@ -232,8 +233,9 @@ struct tcp_address {
 struct tcp_peer {
     struct tcp_address address;
     struct tcp_link control;
-    int has_left;  /* said goodbye */
-    int is_closed; /* nothing more comes */
+    int has_left;      /* said goodbye */
+    int is_closed;     /* nothing more comes */
+    uint64_t progress; /* of its calls and comm_progress(), as its last sign of life had it */
     /* the control frame that is coming in */
     struct tcp_seal seal;
     size_t got;

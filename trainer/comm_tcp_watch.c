@@ -167,6 +167,8 @@ static void send_control(struct tcp *t, int rank, const struct tcp_head *h, cons
 void tcp_tell(struct tcp *t, int rank, enum tcp_what what, const void *payload, size_t bytes)
 {
     struct tcp_head h = {.what = what, .bytes = bytes};
+    if (what == TCP_BEAT)
+        h.call.number = __atomic_load_n(&t->progress, __ATOMIC_RELAXED);
     pthread_mutex_lock(&t->control);
     if (rank != t->rank && t->peers[rank].control.fd >= 0 &&
         !__atomic_load_n(&t->peers[rank].is_closed, __ATOMIC_RELAXED))
@@ -277,7 +279,8 @@ static void hear(struct tcp *t, int rank)
         p->has_left = 1;
         pthread_mutex_unlock(&t->mutex);
         break;
-    default: break; /* a sign of life */
+    case TCP_BEAT: __atomic_store_n(&p->progress, p->head.call.number, __ATOMIC_RELAXED); break;
+    default: break;
     }
 }
 

@@ -11,13 +11,15 @@
 #include "base/mem.h"
 
 struct job {
-    queue_job *run;
+    struct queue_work work;
     void *context;
     int argument;
+    uint64_t mark; /* on a device: what it has asked for */
 };
 
 struct queue {
     int threaded, closing;
+    struct queue_device device; /* settle NULL: none */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t more, less; /* jobs to do; jobs done */
@@ -39,7 +41,9 @@ static int64_t do_job(const struct job *j, struct err *e)
 {
     int64_t began = now_ns();
     struct err mine = {0};
-    int r = j->run(j->context, j->argument, &mine);
+    int r = j->work.ask(j->context, j->argument, &mine);
+    if (r == 0 && j->work.finish)
+        r = j->work.finish(j->context, j->argument, &mine);
     if (r < 0)
         *e = mine;
     return now_ns() - began;
@@ -105,6 +109,16 @@ int queue_open(struct queue **ret, int threaded, struct err *e)
     return 0;
 }
 
+struct queue *queue_open_on(const struct queue_device *d)
+{
+    struct queue *q = mem_zalloc(sizeof *q);
+    pthread_mutex_init(&q->mutex, NULL);
+    pthread_cond_init(&q->more, NULL);
+    pthread_cond_init(&q->less, NULL);
+    q->device = *d;
+    return q;
+}
+
 void queue_close(struct queue *q)
 {
     if (!q)
@@ -122,9 +136,9 @@ void queue_close(struct queue *q)
     free(q);
 }
 
-int queue_is_threaded(const struct queue *q)
+int queue_is_beside(const struct queue *q)
 {
-    return q->threaded;
+    return q->threaded || (q->device.settle && q->device.is_beside);
 }
 
 /* With the mutex held. */
@@ -147,9 +161,46 @@ static int64_t submit_beside(struct queue *q, const struct job *j)
     return ticket;
 }
 
-int64_t queue_submit(struct queue *q, queue_job *run, void *context, int argument)
+/* ---- on a device ---- */
+
+/* The device's verbs come after what the jobs up to that one have asked for, and their second
+ * halves are such. */
+static void settle(struct queue *q, int64_t ticket)
 {
-    struct job j = {run, context, argument};
+    struct err e = {0};
+    if (ticket <= q->done)
+        return;
+    if (!q->error.code &&
+        q->device.settle(q->device.context, q->jobs[(ticket - 1) % QUEUE_ROOM].mark, &e) < 0)
+        q->error = e;
+    for (; q->done < ticket; q->done++) {
+        const struct job *j = &q->jobs[q->done % QUEUE_ROOM];
+        if (!q->error.code && j->work.finish && j->work.finish(j->context, j->argument, &e) < 0)
+            q->error = e;
+    }
+}
+
+static int64_t submit_to_device(struct queue *q, const struct job *j)
+{
+    struct err e = {0};
+    settle(q, j->work.in_turn ? q->submitted : q->submitted - QUEUE_ROOM + 1);
+    if (!q->error.code && j->work.ask(j->context, j->argument, &e) < 0)
+        q->error = e;
+    struct job *kept = &q->jobs[q->submitted++ % QUEUE_ROOM];
+    *kept = *j;
+    kept->mark = q->device.mark(q->device.context);
+    if (!q->device.is_beside)
+        settle(q, q->submitted);
+    return q->submitted;
+}
+
+/* ---- both ---- */
+
+int64_t queue_submit(struct queue *q, const struct queue_work *work, void *context, int argument)
+{
+    struct job j = {.work = *work, .context = context, .argument = argument};
+    if (q->device.settle)
+        return submit_to_device(q, &j);
     if (q->threaded)
         return submit_beside(q, &j);
     if (!q->error.code) {
@@ -163,6 +214,8 @@ int64_t queue_submit(struct queue *q, queue_job *run, void *context, int argumen
 
 int queue_wait(struct queue *q, int64_t ticket, struct err *e)
 {
+    if (q->device.settle)
+        settle(q, ticket);
     pthread_mutex_lock(&q->mutex);
     wait_for(q, ticket);
     int r = q->error.code;

@@ -287,13 +287,35 @@ static void point(struct replicas *r)
     }
 }
 
+static uint64_t last_call(void *group)
+{
+    return ((const struct comm *)group)->call.number;
+}
+
+static int settle_call(void *group, uint64_t call, struct err *e)
+{
+    struct comm *c = group;
+    return c->verbs->settle(c, call, e);
+}
+
+/* A device of its own sums beside its verbs by itself. */
+static int open_queue(struct replicas *r, struct err *e)
+{
+    int beside = r->group && r->plan->parallel.overlap;
+    struct queue_device d = {r->group, last_call, settle_call, beside};
+    if (!r->group || r->net->ops->is_host)
+        return queue_open(&r->queue, beside, e);
+    r->queue = queue_open_on(&d);
+    return 0;
+}
+
 int replicas_open(struct replicas *r, const struct mesh *mesh, struct err *e)
 {
     r->world = mesh->world;
     r->group = mesh->replicas;
     int s = take_all(r, e);
     if (s == 0)
-        s = queue_open(&r->queue, r->group && r->plan->parallel.overlap, e);
+        s = open_queue(r, e);
     for (int i = 0; i < 2; i++)
         r->values[i].bucket = r->sums[i].bucket = -1;
     point(r);

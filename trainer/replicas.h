@@ -48,6 +48,10 @@
  * and Nesterov's step is taken with it (Douillard et al., "DiLoCo", 2023): v = u v + d, weights =
  * anchor - a (d + u v), which become the next anchor.
  *
+ * Beside. Sums and gathers are jobs of a queue: of a thread, where the device is the host; else
+ * they are asked of the device, which does them beside its verbs until somebody waits for the job.
+ * What follows a collective, such as adding up what codecs have packed, is the job's second half.
+ *
  * A rank that has no replicas (the only one, or a member of an ensemble) owns everything and calls
  * nobody.
  */
@@ -95,6 +99,7 @@ struct bucket {
     int rounds;                     /* sums of it that were begun in this step; zero 2 and 3 */
     const struct net_tensor *table; /* an embedding's, which is all of it; else NULL */
     int64_t gathered;               /* ticket of what makes its parameters whole again */
+    int64_t listed;                 /* rows of the lists that its present sum is made of */
 };
 
 /* Memory for one bucket at a time. */
@@ -195,7 +200,7 @@ int replicas_are_delayed(const struct replicas *r);
 int replicas_are_apart(const struct replicas *r);
 
 /* Since the last call: communication that the caller waited for, and that ran beside it. Returns 0
- * if there is none. */
+ * if there is none, or it is the device that waits. */
 int replicas_times(struct replicas *r, int64_t *ret_exposed_us, int64_t *ret_hidden_us);
 
 /* ---- values that outlive a step, by their place in the arenas (settled) ---- */

@@ -24,12 +24,14 @@ static int gather_slot(void *context, int i, struct err *e)
                                        r->is_rounded ? COMM_U16 : COMM_F32, e);
 }
 
+static const struct queue_work gather_work = {.ask = gather_slot};
+
 /* Has bucket `b` gathered into the slot `i`. */
 static int fill_slot(struct replicas *r, int i, int b, struct err *e)
 {
     int s = queue_wait(r->queue, r->values[i].ticket, e);
     r->values[i].bucket = b;
-    r->values[i].ticket = queue_submit(r->queue, gather_slot, r, i);
+    r->values[i].ticket = queue_submit(r->queue, &gather_work, r, i);
     return s;
 }
 
@@ -70,7 +72,7 @@ static int gather(struct replicas *r, int b, int backward, void **ret, struct er
         return s;
     r->value_turn = i;
     int next = next_bucket(r, b, backward);
-    if (queue_is_threaded(r->queue) && next >= 0 && slot_of(r, next) == r->value_slots)
+    if (queue_is_beside(r->queue) && next >= 0 && slot_of(r, next) == r->value_slots)
         s = fill_slot(r, !i, next, e);
     *ret = r->values[i].at;
     return s;
@@ -218,34 +220,76 @@ float *summed(const struct replicas *r, int which, const struct bucket *b)
     return arena_at(&r->gradient[which], b, b->own_begin);
 }
 
-/* The sum of a table's gradient by its touched rows, where no rank has more than fit; *ret_done 0:
- * some rank has. */
-static int sum_rows(struct replicas *r, const struct net_tensor *t, float *at, int *ret_done,
-                    struct err *e)
+/* Jobs; the argument is 2 times a bucket or slot, plus the arena of the gradients. The first three
+ * are of a bucket that lies there. */
+static int sum_bucket(void *context, int argument, struct err *e)
 {
-    const struct ops *o = r->net->ops;
-    int64_t cols = t->spec->shape.size[1], rows = (int64_t)t->elements / cols, most = 0;
+    struct replicas *r = context;
+    const struct bucket *b = &r->buckets[argument / 2];
+    const struct comm_verbs *v = r->group->verbs;
+    float *at = (float *)r->gradient[argument % 2].at + b->begin;
+    return r->zero > 0 ? v->reduce_scatter(r->group, at, b->end - b->begin, COMM_F32, e)
+                       : v->all_reduce(r->group, at, b->end - b->begin, COMM_F32, e);
+}
+
+/* The most rows that a data rank has touched, where no rank has more than fit; *ret_fits 0: some
+ * rank has. */
+static int count_rows(struct replicas *r, const struct net_tensor *t, const float *at,
+                      int64_t *ret_own, int64_t *ret_most, int *ret_fits, struct err *e)
+{
+    int64_t cols = t->spec->shape.size[1], rows = (int64_t)t->elements / cols;
     int64_t room = codec_table_room(r->data, rows, cols), all[PLAN_MAX_RANKS];
-    int64_t count = o->find_rows(rows, cols, at, room, r->row_ids);
-    int s = r->group->verbs->exchange(r->group, &count, sizeof count, all, e);
+    *ret_own = r->net->ops->find_rows(rows, cols, at, room, r->row_ids);
+    *ret_most = 0;
+    int s = r->group->verbs->exchange(r->group, ret_own, sizeof *ret_own, all, e);
     for (int d = 0; s == 0 && d < r->data; d++)
-        most = all[d] > most ? all[d] : most;
-    *ret_done = most <= room;
-    if (s < 0 || !*ret_done || most == 0)
-        return s;
-    size_t bytes = codec_rows_bytes(most, cols);
-    o->pack_rows(count, most, cols, r->row_ids, at, r->rows + (size_t)r->data_rank * bytes);
-    s = r->group->verbs->all_gather(r->group, r->rows, (size_t)r->data * bytes, COMM_U8, e);
-    if (s == 0)
-        o->sum_rows(r->data, most, cols, r->rows, bytes, at);
+        *ret_most = all[d] > *ret_most ? all[d] : *ret_most;
+    *ret_fits = *ret_most <= room;
     return s;
 }
 
-/* Packs at [n] with what was not sent before, and adds up what all ranks have packed. */
-static int sum_packed(struct replicas *r, const struct bucket *b, float *at, struct err *e)
+/* Of a table: its touched rows as lists, where they are few. */
+static int sum_table(void *context, int argument, struct err *e)
 {
+    struct replicas *r = context;
+    struct bucket *b = &r->buckets[argument / 2];
+    const float *at = (const float *)r->gradient[argument % 2].at + b->begin;
+    int64_t cols = b->table->spec->shape.size[1], own, most;
+    int fits;
+    b->listed = 0;
+    int s = count_rows(r, b->table, at, &own, &most, &fits, e);
+    if (s < 0 || (fits && most == 0))
+        return s;
+    if (!fits)
+        return sum_bucket(context, argument, e);
+    size_t bytes = codec_rows_bytes(most, cols);
+    b->listed = most;
+    r->net->ops->pack_rows(own, most, cols, r->row_ids, at, r->rows + (size_t)r->data_rank * bytes);
+    return r->group->verbs->all_gather(r->group, r->rows, (size_t)r->data * bytes, COMM_U8, e);
+}
+
+static int add_table(void *context, int argument, struct err *e)
+{
+    struct replicas *r = context;
+    const struct bucket *b = &r->buckets[argument / 2];
+    float *at = (float *)r->gradient[argument % 2].at + b->begin;
+    (void)e;
+    if (b->listed > 0) {
+        int64_t cols = b->table->spec->shape.size[1];
+        r->net->ops->sum_rows(r->data, b->listed, cols, r->rows, codec_rows_bytes(b->listed, cols),
+                              at);
+    }
+    return 0;
+}
+
+/* Packs the bucket with what was not sent before, and then adds up what all ranks have packed. */
+static int sum_packed(void *context, int argument, struct err *e)
+{
+    struct replicas *r = context;
+    const struct bucket *b = &r->buckets[argument / 2];
     const struct parallel *p = &r->plan->parallel;
     const struct ops *o = r->net->ops;
+    float *at = (float *)r->gradient[argument % 2].at + b->begin;
     size_t n = b->end - b->begin, bytes = codec_bytes(p, n);
     float *residual = arena_at(&r->residual, b, b->begin);
     char *own = r->packed + (size_t)r->data_rank * bytes;
@@ -256,30 +300,22 @@ static int sum_packed(struct replicas *r, const struct bucket *b, float *at, str
         o->copy(residual, at, n * sizeof *at);
         o->add_packed(p, n, own, -1.0f, residual);
     }
-    int s = r->group->verbs->all_gather(r->group, r->packed, (size_t)r->data * bytes, COMM_U8, e);
-    o->zero(at, n * sizeof *at);
-    for (int d = 0; s == 0 && d < r->data; d++)
-        o->add_packed(p, n, r->packed + (size_t)d * bytes, 1.0f, at);
-    return s;
+    return r->group->verbs->all_gather(r->group, r->packed, (size_t)r->data * bytes, COMM_U8, e);
 }
 
-/* Jobs; the argument is 2 times a bucket or slot, plus the arena of the gradients. The first is of
- * a bucket that lies there. */
-static int sum_bucket(void *context, int argument, struct err *e)
+static int add_packed(void *context, int argument, struct err *e)
 {
     struct replicas *r = context;
     const struct bucket *b = &r->buckets[argument / 2];
-    const struct comm_verbs *v = r->group->verbs;
+    const struct parallel *p = &r->plan->parallel;
+    const struct ops *o = r->net->ops;
     float *at = (float *)r->gradient[argument % 2].at + b->begin;
-    if (r->packed)
-        return sum_packed(r, b, at, e);
-    if (b->table && r->row_ids) {
-        int done = 0, s = sum_rows(r, b->table, at, &done, e);
-        if (s < 0 || done)
-            return s;
-    }
-    return r->zero > 0 ? v->reduce_scatter(r->group, at, b->end - b->begin, COMM_F32, e)
-                       : v->all_reduce(r->group, at, b->end - b->begin, COMM_F32, e);
+    size_t n = b->end - b->begin, bytes = codec_bytes(p, n);
+    (void)e;
+    o->zero(at, n * sizeof *at);
+    for (int d = 0; d < r->data; d++)
+        o->add_packed(p, n, r->packed + (size_t)d * bytes, 1.0f, at);
+    return 0;
 }
 
 /* Of one in a slot, of which a rank keeps its part. */
@@ -288,13 +324,19 @@ static int sum_slot(void *context, int argument, struct err *e)
     struct replicas *r = context;
     const struct slot *s = &r->sums[argument / 2];
     const struct bucket *b = &r->buckets[s->bucket];
+    return r->group->verbs->reduce_scatter(r->group, s->at, b->end - b->begin, COMM_F32, e);
+}
+
+static int keep_part(void *context, int argument, struct err *e)
+{
+    struct replicas *r = context;
+    const struct slot *s = &r->sums[argument / 2];
+    const struct bucket *b = &r->buckets[s->bucket];
     const struct ops *o = r->net->ops;
     size_t n = b->own_end - b->own_begin;
-    int status = r->group->verbs->reduce_scatter(r->group, s->at, b->end - b->begin, COMM_F32, e);
     const float *own = (const float *)s->at + (b->own_begin - b->begin);
-    if (status < 0)
-        return status;
     float *sum = summed(r, argument % 2, b);
+    (void)e;
     if (s->adds)
         o->add(n, own, sum);
     else
@@ -302,19 +344,33 @@ static int sum_slot(void *context, int argument, struct err *e)
     return 0;
 }
 
+/* Lists and packed gradients of all buckets have the same memory. */
+static const struct queue_work bucket_work = {.ask = sum_bucket};
+static const struct queue_work table_work = {sum_table, add_table, .in_turn = 1};
+static const struct queue_work packed_work = {sum_packed, add_packed, .in_turn = 1};
+static const struct queue_work slot_work = {.ask = sum_slot, .finish = keep_part};
+
+static const struct queue_work *work_of(const struct replicas *r, const struct bucket *b)
+{
+    if (r->packed)
+        return &packed_work;
+    return b->table && r->row_ids ? &table_work : &bucket_work;
+}
+
 /* All ranks sum the buckets of an arena in the same order, however their layers end. */
 static void sum_complete(struct replicas *r)
 {
     for (; r->next < r->count && r->buckets[r->next].left == 0; r->next++)
         if (r->group && !r->is_apart)
-            r->summed[r->writes] = queue_submit(r->queue, sum_bucket, r, 2 * r->next + r->writes);
+            r->summed[r->writes] = queue_submit(r->queue, work_of(r, &r->buckets[r->next]), r,
+                                                2 * r->next + r->writes);
 }
 
 static void sum_scratch(struct replicas *r, struct bucket *b)
 {
     struct slot *s = &r->sums[r->turn];
     s->adds = b->rounds++ > 0;
-    s->ticket = queue_submit(r->queue, sum_slot, r, 2 * r->turn + r->writes);
+    s->ticket = queue_submit(r->queue, &slot_work, r, 2 * r->turn + r->writes);
     r->summed[r->writes] = s->ticket;
     b->left = b->layers;
 }
@@ -456,13 +512,15 @@ static int share_bucket(void *context, int i, struct err *e)
     return r->group->verbs->all_gather(r->group, copies + b->begin, n, COMM_U16, e);
 }
 
+static const struct queue_work share_work = {.ask = share_bucket};
+
 /* The layers that the next pass begins with come first. */
 static int share(struct replicas *r, struct err *e)
 {
     for (int i = 0; i < r->value_slots; i++)
         r->values[i].bucket = -1;
     for (int i = r->count - 1; i >= 0 && (r->zero == 1 || r->zero == 2); i--)
-        r->buckets[i].gathered = queue_submit(r->queue, share_bucket, r, i);
+        r->buckets[i].gathered = queue_submit(r->queue, &share_work, r, i);
     return queue_wait(r->queue, 0, e);
 }
 
@@ -494,5 +552,5 @@ int replicas_times(struct replicas *r, int64_t *ret_exposed_us, int64_t *ret_hid
     *ret_exposed_us = waited;
     *ret_hidden_us = busy > waited ? busy - waited : 0;
     r->seen = now;
-    return r->group != NULL;
+    return r->group && r->net->ops->is_host;
 }

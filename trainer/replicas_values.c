@@ -178,6 +178,8 @@ static int collect(void *context, int i, struct err *e)
     return r->group->verbs->all_gather(r->group, c->at, b->end - b->begin, COMM_F32, e);
 }
 
+static const struct queue_work collect_work = {.ask = collect};
+
 int replicas_collect(struct replicas *r, int i, float *host, struct err *e)
 {
     const struct bucket *b = &r->buckets[i];
@@ -194,7 +196,7 @@ int replicas_collect(struct replicas *r, int i, float *host, struct err *e)
     if (!c.at)
         return err_set(e, ERR_UNAVAILABLE, "The %s device has no %zu bytes left.", o->name,
                        n * sizeof *host);
-    s = queue_wait(r->queue, queue_submit(r->queue, collect, &c, i), e);
+    s = queue_wait(r->queue, queue_submit(r->queue, &collect_work, &c, i), e);
     if (!o->is_host) {
         o->download(host, c.at, n * sizeof *host);
         o->release(c.at);

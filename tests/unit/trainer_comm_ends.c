@@ -95,6 +95,49 @@ static void a_send_ends_with_its_receiver(void **state)
     }
 }
 
+/* ---- looking without waiting ---- */
+
+/* Rank 1 makes a call, and another later; then it dies. */
+static int look_on(struct comm *world, int fd)
+{
+    (void)fd;
+    struct err e = {0};
+    uint64_t before, moved;
+    OK(world->verbs->barrier(world, &e));
+    if (world->rank == 1) {
+        usleep(1200000);
+        comm_progress(world);
+        usleep(1200000);
+        raise(SIGKILL);
+    }
+    int changes = 0, r;
+    OK(world->verbs->check(world, "a look", &before, &e));
+    while ((r = world->verbs->check(world, "a look", &moved, &e)) == 0) {
+        changes += moved != before;
+        before = moved;
+        usleep(1000);
+    }
+    if (r != ERR_PEER || !strstr(e.text, "Rank 1 ") || !strstr(e.text, "in a look"))
+        fprintf(stderr, "rank %d: %s\n", world->rank, e.text);
+    CHECK(r == ERR_PEER && strstr(e.text, "Rank 1 ") && strstr(e.text, "in a look"));
+    CHECK(changes >= 1);
+    return 0;
+}
+
+static void a_look_sees_progress_and_death(void **state)
+{
+    (void)state;
+    for (enum transport_used t = 0; t < TRANSPORTS; t++) {
+        struct ranks g;
+        ranks_make(&g, t, 3);
+        ranks_start(&g, look_on);
+        assert_int_equal(status_of(g.pids[1]), -SIGKILL);
+        assert_int_equal(status_of(g.pids[0]), 0);
+        assert_int_equal(status_of(g.pids[2]), 0);
+        ranks_close(&g);
+    }
+}
+
 /* ---- calls that differ ---- */
 
 /* What the rank that sees it first says, it tells the others. */
@@ -315,6 +358,7 @@ int main(void)
         cmocka_unit_test(a_stopped_rank_times_the_others_out),
         cmocka_unit_test(a_rank_that_gives_up_is_quoted),
         cmocka_unit_test(a_send_ends_with_its_receiver),
+        cmocka_unit_test(a_look_sees_progress_and_death),
         cmocka_unit_test(calls_that_differ_are_named),
         cmocka_unit_test(progress_keeps_the_deadline_away),
         cmocka_unit_test(who_computes_is_waited_for),
