@@ -51,7 +51,8 @@ CUDA       ?= $(if $(NVCC),1,0)
 CUDA_ARCHS ?= 80 90 100
 CUDA_SRCS  := $(wildcard trainer/cuda/*.cu)
 CUDA_WARN  := -Wall,-Wextra,-Wno-missing-field-initializers,-Werror
-NVCC_FLAGS  = -std=c++20 -O3 -lineinfo -Werror all-warnings -Xcompiler $(CUDA_WARN) \
+# No contraction, as for the CPU's loops: elem.h gives one result everywhere. What wants fma says fmaf().
+NVCC_FLAGS  = -std=c++20 -O3 -fmad=false -lineinfo -Werror all-warnings -Xcompiler $(CUDA_WARN) \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a))
 
 $(BUILD)/trainer/cuda/%.o: trainer/cuda/%.cu

@@ -3,6 +3,12 @@
  * Sums have a fixed order: no atomic additions, a number of blocks that depends on the shape alone.
  * So the same call gives the same bits on every run and, where blocks do not share a column's sum,
  * on every GPU.
+ *
+ * The compiler does not contract products and sums (-fmad=false, as -ffp-contract=off for the CPU),
+ * divides and takes roots as IEEE 754 has it and keeps subnormals: elem.h without erfcf, log1pf,
+ * logf and log gives the same bits here as on the CPU. Updates, roundings and dropout do on any
+ * GPU; sums of rows and columns have another order than the CPU's. A kernel that is bound by
+ * arithmetic says fmaf(). Products are cuBLAS's.
  */
 #ifndef TRAINYARD_TRAINER_CUDA_OPS_CUDA_H
 #define TRAINYARD_TRAINER_CUDA_OPS_CUDA_H
