@@ -55,8 +55,9 @@ template <int W, class F> __global__ static void map_kernel(F f, int64_t n, int 
     int64_t vectors = (n - head) / W, rest = n - vectors * W;
     GRID_STRIDE(i, vectors)
     f.template at<W>(head + i * W);
-    if (blockIdx.x == 0 && threadIdx.x < rest)
-        f.template at<1>(threadIdx.x < head ? threadIdx.x : threadIdx.x + vectors * W);
+    int64_t i = threadIdx.x;
+    if (blockIdx.x == 0 && i < rest)
+        f.template at<1>(i < head ? i : i + vectors * W);
 }
 
 template <class F> __global__ static void map_singly(F f, int64_t n)
