@@ -181,7 +181,7 @@ __device__ __forceinline__ void column_chunk(const Term &term, int64_t rows, int
 template <class Term, class Sink>
 __global__ static void columns_at_once(Term term, int64_t rows, int64_t cols, Sink sink)
 {
-    typename Term::sum total[Term::count];
+    typename Term::sum total[Term::count] = {};
     int64_t col = static_cast<int64_t>(blockIdx.x) * COLUMNS_WIDE + threadIdx.x;
     column_chunk(term, rows, cols, rows, total);
     for (int k = 0; threadIdx.x < COLUMNS_WIDE && col < cols && k < Term::count; k++)
@@ -193,7 +193,7 @@ template <class Term>
 __global__ static void columns_by_chunk(Term term, int64_t rows, int64_t cols, int64_t chunk,
                                         typename Term::sum *parts)
 {
-    typename Term::sum total[Term::count];
+    typename Term::sum total[Term::count] = {};
     int64_t col = static_cast<int64_t>(blockIdx.x) * COLUMNS_WIDE + threadIdx.x;
     column_chunk(term, rows, cols, chunk, total);
     for (int k = 0; threadIdx.x < COLUMNS_WIDE && col < cols && k < Term::count; k++)
