@@ -20,6 +20,7 @@ static const char *const code_names[] = {
     [-ERR_TIMEOUT] = "timeout",
     [-ERR_PEER] = "peer",
     [-ERR_INTERNAL] = "internal",
+    [-ERR_NO_MEMORY] = "no_memory",
 };
 
 const char *err_code_name(int code)

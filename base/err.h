@@ -25,6 +25,7 @@ enum err_code {
     ERR_TIMEOUT = -11,     /* a deadline passed */
     ERR_PEER = -12,        /* another rank or process died */
     ERR_INTERNAL = -13,    /* a bug of ours */
+    ERR_NO_MEMORY = -14,   /* a device's own memory is full; the host's ends the process */
 };
 
 struct err {

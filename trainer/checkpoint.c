@@ -335,7 +335,7 @@ int checkpoints_take(struct checkpoints *c, const struct checkpoint_cursor *at, 
         return 0;
     int r = checkpoints_finish(c, e);
     if (r == 0 && word_of(c, 0)->committed != c->g->step) {
-        begin(c, at, 0);
+        begin(c, at, !c->g->stage.net.ops->is_host); /* a device is its rank's thread's alone */
         r = checkpoints_finish(c, e);
     }
     *ret_is_whole = r == 0 && word_of(c, 0)->committed == c->g->step;

@@ -23,7 +23,8 @@ static size_t output_bytes(const struct engine *g, int64_t max_rows)
 
 /* What the ranks of pipeline coordinate `place` share, and what a rank there takes besides. */
 static int measure_place(const struct engine *g, const struct plan *p, int place,
-                         size_t *ret_shared, size_t *ret_private, struct err *e)
+                         size_t *ret_shared, size_t *ret_private, struct replicas_bytes *ret_by,
+                         struct err *e)
 {
     struct net n;
     struct replicas parts;
@@ -34,9 +35,16 @@ static int measure_place(const struct engine *g, const struct plan *p, int place
         return r;
     replicas_init(&parts, g->job, p, &n, &g->mesh);
     replicas_measure(&parts, ret_shared, ret_private);
+    *ret_by = parts.by;
     replicas_done(&parts);
     net_done(&n);
     return 0;
+}
+
+int engine_values_bytes(const struct engine *g, struct replicas_bytes *ret, struct err *e)
+{
+    size_t shared, private;
+    return measure_place(g, g->plan, g->mesh.stage, &shared, &private, ret, e);
 }
 
 int engine_shared_bytes(const struct engine *g, const struct plan *p, size_t *ret, struct err *e)
@@ -44,7 +52,8 @@ int engine_shared_bytes(const struct engine *g, const struct plan *p, size_t *re
     size_t most = 0;
     for (int s = 0; s < p->pipeline; s++) {
         size_t shared, private;
-        int r = measure_place(g, p, s, &shared, &private, e);
+        struct replicas_bytes by;
+        int r = measure_place(g, p, s, &shared, &private, &by, e);
         if (r < 0)
             return r;
         most = shared > most ? shared : most;
@@ -57,15 +66,16 @@ int engine_shared_bytes(const struct engine *g, const struct plan *p, size_t *re
 static int shared_sizes(struct engine *g, int64_t max_rows, struct comm_options *ret, struct err *e)
 {
     size_t most = 0, own = 0, private = 0;
+    struct replicas_bytes by;
     int r = engine_shared_bytes(g, g->plan, &most, e);
     if (r == 0)
-        r = measure_place(g, g->plan, g->mesh.stage, &own, &private, e);
+        r = measure_place(g, g->plan, g->mesh.stage, &own, &private, &by, e);
     if (r < 0)
         return r;
     if (g->plan->parallel.rebalance)
         most = (size_t)((double)most * PLAN_REBALANCE_ROOM);
     g->rebalance.room = most;
-    g->memory_bytes += private;
+    engine_count(g, private, 0);
     *ret = (struct comm_options){
         .rank = g->mesh.rank,
         .size = g->mesh.ranks,
@@ -76,17 +86,40 @@ static int shared_sizes(struct engine *g, int64_t max_rows, struct comm_options 
     return 0;
 }
 
+/* Where the device has memory of its own nothing of it goes through the hosts' transport. */
+static struct comm_options hosts_options(const struct comm_options *o)
+{
+    struct comm_options hosts = *o;
+    if (!backend.ops->is_host)
+        hosts.memory_bytes = hosts.message_bytes = 0;
+    return hosts;
+}
+
+static int open_world(struct engine *g, int fd, const struct comm_options *o, struct comm **ret,
+                      struct err *e)
+{
+    struct comm_options for_hosts = hosts_options(o);
+    struct comm *hosts;
+    int r = comm_open(g->launch, fd, &for_hosts, &hosts, e);
+    if (r < 0)
+        return r;
+    g->transport_bytes = backend.comm_bytes(o);
+    engine_count(g, g->transport_bytes, comm_bytes(g->launch, &for_hosts));
+    if ((r = backend.comm(hosts, o, ret, e)) == 0)
+        return 0;
+    hosts->verbs->give_up(hosts, e->text);
+    comm_close(hosts);
+    return r;
+}
+
 static int connect_peers(struct engine *g, int fd, int64_t max_rows, struct err *e)
 {
     struct comm_options o;
     struct comm *world;
     int r = shared_sizes(g, max_rows, &o, e);
     if (r == 0)
-        r = comm_open(g->launch, fd, &o, &world, e);
-    if (r < 0)
-        return r;
-    g->memory_bytes += comm_bytes(g->launch, &o);
-    return mesh_connect(&g->mesh, world, e);
+        r = open_world(g, fd, &o, &world, e);
+    return r < 0 ? r : mesh_connect(&g->mesh, world, e);
 }
 
 static int allocate_merging(struct engine *g, struct err *e)
@@ -98,7 +131,7 @@ static int allocate_merging(struct engine *g, struct err *e)
     g->outputs = outputs;
     g->merged = g->stage.net.ops->alloc(sizeof *g->merged);
     if (r == 0 && !g->merged)
-        r = err_set(e, ERR_UNAVAILABLE, "The device has no memory left.");
+        r = ops_no_memory(backend.ops, sizeof *g->merged, "sums", e);
     return r;
 }
 
@@ -174,7 +207,7 @@ static int add_copies(struct engine *g, struct err *e)
 {
     size_t bytes = 0;
     int r = g->plan->parallel.rebalance ? piece_copy_expect(g, 0, &bytes, e) : 0;
-    g->memory_bytes += bytes;
+    engine_count(g, 0, bytes);
     return r;
 }
 
@@ -188,8 +221,8 @@ static int build(struct engine *g, struct err *e)
         r = add_copies(g, e);
     if (r < 0)
         return r;
-    g->memory_bytes += backend.ops->workspace(&(struct ops_options){0});
-    g->memory_bytes += stage_bytes(&g->stage, &g->prepared.train);
+    engine_count(g, backend.ops->workspace(&g->options), 0);
+    engine_count(g, stage_bytes(&g->stage, &g->prepared.train), 0);
     share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh, share_grains(g->plan));
     g->steps = share_steps(&g->share);
     g->members = g->mesh.ensemble ? g->mesh.data : 1;
@@ -226,9 +259,14 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
     if ((r = rebalance_check(g, e)) < 0 || (r = open_data(g, fds, e)) < 0 ||
         (r = lay_out(g, e)) < 0)
         return r;
-    r = connect_peers(g, fds->gang, stage_max_rows(g->job, g->plan, &g->mesh, &g->prepared.train),
-                      e);
-    return r < 0 ? r : build(g, e);
+    int64_t max_rows = stage_max_rows(g->job, g->plan, &g->mesh, &g->prepared.train);
+    if ((r = engine_open_device(g, max_rows, e)) == 0)
+        r = connect_peers(g, fds->gang, max_rows, e);
+    if (r == 0)
+        r = build(g, e);
+    if (r == ERR_NO_MEMORY)
+        engine_explain_no_memory(g, e);
+    return r;
 }
 
 void engine_close(struct engine *g)
@@ -239,6 +277,7 @@ void engine_close(struct engine *g)
         g->stage.net.ops->release(g->merged);
     engine_take_down(g);
     mesh_done(&g->mesh);
+    engine_close_device(g);
     data_unmap(&g->prepared);
     free(g->tallies);
     free(g->seen);
@@ -256,6 +295,9 @@ void engine_begin_epoch(struct engine *g, int64_t epoch)
 
 int64_t engine_measured_bytes(const struct engine *g)
 {
+    int64_t used = backend.ops->used();
+    if (used >= 0)
+        return used;
     int64_t now = resident_bytes(), data = (int64_t)(g->prepared.map_size / (size_t)g->mesh.ranks);
     return now < 0 || g->resident_before < 0 ? -1 : now - g->resident_before - data;
 }
@@ -277,7 +319,8 @@ double engine_counted(const struct engine *g, const struct items *items)
 int engine_exchange(struct engine *g, const struct tally *mine, struct err *e)
 {
     struct comm *w = g->mesh.world;
-    return w->verbs->exchange(w, mine, sizeof *mine, g->tallies, e);
+    int r = backend.ops->finish(e);
+    return r < 0 ? r : w->verbs->exchange(w, mine, sizeof *mine, g->tallies, e);
 }
 
 void figures_add(struct figures *to, const struct figures *x)

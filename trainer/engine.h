@@ -70,7 +70,11 @@ struct engine {
     struct checkpoint_word checkpoint;   /* this rank's, for the next step */
     size_t *arrived;                     /* while a checkpoint is read (pieces.c); else NULL */
     int64_t resident_before; /* resident_bytes() before anything was taken; -1: unknown */
-    size_t memory_bytes;     /* all that this rank will ever use, but for the shared data set */
+    size_t memory_bytes;     /* all that this rank will ever use, but for the shared data set; where
+                                the device has memory of its own, of that */
+    struct ops_options options; /* that the device was opened with */
+    int has_device;             /* it is open */
+    size_t transport_bytes;     /* of memory_bytes, what does not hold values */
     const volatile int *stop;
     const char
         *code; /* what a failure is called, where the error's code says too little; or NULL */
@@ -88,9 +92,25 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
                 const volatile int *stop, struct err *e);
 void engine_close(struct engine *g);
 
-/* What memory_bytes foretold, as the kernel counts it now; -1: it does not tell. Most of the data
- * set, which ranks share, is taken off. */
+/* What memory_bytes foretold, as the device or the kernel counts it now; -1: it does not tell. Most
+ * of the data set, which ranks share, is taken off. */
 int64_t engine_measured_bytes(const struct engine *g);
+
+/* ---- engine_device.c ---- */
+
+/* Takes the process's device, for what the stage is laid out for. */
+int engine_open_device(struct engine *g, int64_t max_rows, struct err *e);
+void engine_close_device(struct engine *g); /* safe where it was not opened */
+
+/* Adds to memory_bytes: what the device holds, and what the host does. */
+void engine_count(struct engine *g, size_t device, size_t host);
+
+/* Parameters and what goes with them, as the plan lays them out here. */
+int engine_values_bytes(const struct engine *g, struct replicas_bytes *ret, struct err *e);
+
+/* Before the sentence that the device is full: what it was to hold, and what would need less. The
+ * table goes to the log. */
+void engine_explain_no_memory(const struct engine *g, struct err *e);
 
 /* What the plan's cut decides about: the chunks that this rank has, their arenas and frames. Set up
  * with start values of zero. */
@@ -142,8 +162,8 @@ int engine_end_epoch(struct engine *g, int validate, struct epoch_result *ret, s
  * of each last stage. */
 struct loss_sums engine_take_sums(struct engine *g, int count);
 double engine_counted(const struct engine *g, const struct items *items);
-/* All ranks' tallies to all of them. Their sums, in the tree over data ranks that everything is
- * summed in (comm.h), or one member's. */
+/* All ranks' tallies to all of them, once the device vouches for this one's. Their sums, in the
+ * tree over data ranks that everything is summed in (comm.h), or one member's. */
 int engine_exchange(struct engine *g, const struct tally *mine, struct err *e);
 struct figures engine_sum(const struct engine *g, int member); /* -1: all */
 void figures_add(struct figures *to, const struct figures *x);

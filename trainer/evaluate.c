@@ -56,11 +56,10 @@ static int evaluate(struct engine *g, const struct dataset *set, struct figures 
         return r;
     struct tally mine = {.sums = engine_take_sums(g, g->stage.parts),
                          .items = engine_counted(g, &items)};
-    r = engine_exchange(g, &mine, e);
-    if (r == 0)
+    if (g->mesh.ensemble)
         *ret_merged = (struct figures){stage_take_sums(&g->stage, g->merged, 1),
                                        (double)(set->samples * set->positions)};
-    return r;
+    return engine_exchange(g, &mine, e);
 }
 
 static void set_training(struct epoch_figures *to, const struct figures *f)
@@ -91,7 +90,7 @@ static struct figures all_seen(const struct engine *g)
 
 static int validate(struct engine *g, struct epoch_result *ret, struct err *e)
 {
-    struct figures merged;
+    struct figures merged = {0};
     int r = evaluate(g, &g->prepared.validation, &merged, e);
     if (r < 0)
         return r;

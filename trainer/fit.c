@@ -237,7 +237,7 @@ static int start(struct run *u, struct err *e)
     int r = checkpoints_open(&u->checkpoints, g, u->out, e);
     if (r == 0)
         r = checkpoints_memory(&u->checkpoints, &copies, e);
-    g->memory_bytes += copies;
+    engine_count(g, 0, copies);
     if (r == 0)
         r = go_on(u, e);
     if (r == 0)

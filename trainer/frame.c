@@ -327,10 +327,7 @@ void frame_layout_done(struct frame_layout *y)
 static int allocate(const struct net *n, size_t bytes, char **ret, struct err *e)
 {
     *ret = n->ops->alloc(bytes);
-    return *ret
-               ? 0
-               : err_set(e, ERR_UNAVAILABLE, "The %s device has no %zu bytes left for activations.",
-                         n->ops->name, bytes);
+    return *ret ? 0 : ops_no_memory(n->ops, bytes, "activations", e);
 }
 
 int frame_init(struct frame *f, const struct frame_layout *y, struct err *e)

@@ -96,6 +96,9 @@ struct ops {
     size_t (*workspace)(const struct ops_options *o); /* bytes that verbs keep for themselves */
     int64_t (*used)(void); /* bytes of the device that this process has taken; -1: the kernel counts
                               them (resident.h) */
+    /* All bytes that the device has, and those that nobody has taken; -1: the host's kernel knows.
+     */
+    void (*room)(int64_t *ret_all, int64_t *ret_free);
 
     void *(*alloc)(size_t bytes); /* zeroed, 64-byte aligned; NULL when the device is full */
     void (*release)(void *p);     /* NULL is fine */
@@ -242,6 +245,9 @@ struct ops {
 };
 
 extern const struct ops ops_cpu;
+
+/* ERR_NO_MEMORY: alloc() had no `bytes` for `what`. */
+int ops_no_memory(const struct ops *o, size_t bytes, const char *what, struct err *e);
 
 /* ---- the program's backend ---- */
 

@@ -63,6 +63,11 @@ static int64_t cpu_used(void)
     return -1;
 }
 
+static void cpu_room(int64_t *ret_all, int64_t *ret_free)
+{
+    *ret_all = *ret_free = -1;
+}
+
 /* ---- activations ---- */
 
 INLINE void activate_rows(enum activation f, int64_t rows, int64_t cols, const float *bias,
@@ -470,6 +475,7 @@ const struct ops ops_cpu = {
     .finish = cpu_finish,
     .workspace = cpu_workspace,
     .used = cpu_used,
+    .room = cpu_room,
     .alloc = cpu_alloc,
     .release = free,
     .alloc_host = mem_zalloc,

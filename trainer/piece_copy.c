@@ -78,8 +78,11 @@ int piece_copy_take(struct engine *g, int parameters_only, struct piece_copy **r
         c->values[i] = mem_alloc(n * sizeof(float));
         piece_read(g, &c->pieces[i], 0, n, c->values[i]);
     }
-    *ret = c;
-    return 0;
+    if ((r = g->stage.net.ops->finish(e)) < 0)
+        piece_copy_drop(c);
+    else
+        *ret = c;
+    return r;
 }
 
 int piece_copy_expect(struct engine *g, int parameters_only, size_t *ret_bytes, struct err *e)

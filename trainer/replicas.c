@@ -135,9 +135,7 @@ static int take(struct replicas *r, size_t bytes, int is_shared, void *ret, stru
     if (is_shared)
         return r->world->verbs->memory(r->world, bytes, at, e);
     *at = r->net->ops->alloc(bytes);
-    return *at ? 0
-               : err_set(e, ERR_UNAVAILABLE, "The %s device has no %zu bytes left for parameters.",
-                         r->net->ops->name, bytes);
+    return *at ? 0 : ops_no_memory(r->net->ops, bytes, "parameters", e);
 }
 
 static int take_arena(struct replicas *r, struct arena *s, enum storage_type type, int is_divided,
@@ -243,19 +241,32 @@ static int take_outer(struct replicas *r, struct err *e)
     return s;
 }
 
+/* What has been taken since `before`, which becomes what has been taken. */
+static size_t since(const struct replicas *r, size_t *before)
+{
+    size_t now = r->private_bytes + r->shared_bytes, took = now - *before;
+    *before = now;
+    return took;
+}
+
 static int take_all(struct replicas *r, struct err *e)
 {
+    size_t before = 0;
     int s = take_parameters(r, e);
+    r->by.parameters = since(r, &before);
     if (s == 0)
         s = take_gradients(r, e);
+    r->by.gradients = since(r, &before);
     if (s == 0)
         s = take_outer(r, e);
     if (s == 0)
         s = take_codec(r, e);
     if (s == 0)
         s = take_rows(r, e);
+    r->by.rest = since(r, &before);
     for (int i = 0; s == 0 && i < optimizer_states(&r->job->optimizer); i++)
         s = take_arena(r, &r->state[i], r->job->precision.moments, r->zero > 0, 0, e);
+    r->by.state = since(r, &before);
     return s;
 }
 

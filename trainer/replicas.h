@@ -110,6 +110,11 @@ struct slot {
     int64_t ticket; /* of the last job that uses it */
 };
 
+struct replicas_bytes {
+    size_t parameters, gradients, state;
+    size_t rest; /* lists of rows, codecs, and what local_sgd goes by */
+};
+
 struct replicas {
     struct net *net;
     const struct job_spec *job;
@@ -153,6 +158,7 @@ struct replicas {
     int *pushed;                    /* [layers]: leaves of the tree that are in it */
 
     size_t private_bytes, shared_bytes; /* of all that */
+    struct replicas_bytes by;           /* the same, by what it is for */
     int is_measuring;                   /* sizes only */
     struct queue_times seen;            /* at the end of the last step */
 };
@@ -160,7 +166,7 @@ struct replicas {
 /* Lays out `net` for rank `mesh` (placed is enough); allocates nothing. All four outlive it. */
 void replicas_init(struct replicas *r, const struct job_spec *job, const struct plan *plan,
                    struct net *net, const struct mesh *mesh);
-/* Bytes that replicas_open will ask of comm's memory(), and of the device besides. */
+/* Bytes that replicas_open will ask of comm's memory(), and of the device besides; and r->by. */
 void replicas_measure(struct replicas *r, size_t *ret_shared, size_t *ret_private);
 /* Allocates everything, all zeroes, with the tensors' pointers set where they do not change; makes
  * the thread. The mesh, now connected, outlives it. */

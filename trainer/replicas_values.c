@@ -194,8 +194,7 @@ int replicas_collect(struct replicas *r, int i, float *host, struct err *e)
     }
     struct collecting c = {.r = r, .at = o->is_host ? host : o->alloc(n * sizeof *host)};
     if (!c.at)
-        return err_set(e, ERR_UNAVAILABLE, "The %s device has no %zu bytes left.", o->name,
-                       n * sizeof *host);
+        return ops_no_memory(o, n * sizeof *host, "weights on their way to a file", e);
     s = queue_wait(r->queue, queue_submit(r->queue, &collect_work, &c, i), e);
     if (!o->is_host) {
         o->download(host, c.at, n * sizeof *host);

@@ -63,7 +63,7 @@ static int take_class_weights(struct stage *s, struct err *e)
         host[c] = (float)fit->class_weight[c];
     s->class_weights = s->net.ops->alloc(count * sizeof *host);
     if (!s->class_weights)
-        return err_set(e, ERR_UNAVAILABLE, "The device has no memory left.");
+        return ops_no_memory(s->net.ops, count * sizeof *host, "class weights", e);
     s->net.ops->upload(s->class_weights, host, count * sizeof *host);
     return 0;
 }
@@ -140,9 +140,9 @@ int stage_init(struct stage *s, const struct job_spec *job, const struct plan *p
     s->seed = job->fit.seed + (m->ensemble ? (uint64_t)m->data_rank : 0);
     schedule_make(&s->schedule, p->schedule, p->pipeline, p->chunks, s->microbatches, m->stage);
     lay_out(s, p);
-    s->sums = s->net.ops->alloc((size_t)s->microbatches * sizeof *s->sums);
-    int r = s->sums ? check_bars(s, p->schedule, e)
-                    : err_set(e, ERR_UNAVAILABLE, "The device has no memory left.");
+    size_t sums = (size_t)s->microbatches * sizeof *s->sums;
+    s->sums = s->net.ops->alloc(sums);
+    int r = s->sums ? check_bars(s, p->schedule, e) : ops_no_memory(s->net.ops, sums, "sums", e);
     if (r == 0)
         r = make_frames(s, e);
     if (r == 0)

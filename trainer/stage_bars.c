@@ -41,9 +41,7 @@ size_t stage_bars_bytes(const struct stage *s)
 static int allocate(const struct stage *s, size_t count, double **ret, struct err *e)
 {
     *ret = s->net.ops->alloc(count * sizeof **ret);
-    return *ret ? 0
-                : err_set(e, ERR_UNAVAILABLE, "The %s device has no memory left for sums.",
-                          s->net.ops->name);
+    return *ret ? 0 : ops_no_memory(s->net.ops, count * sizeof **ret, "sums", e);
 }
 
 static int init_bar(struct stage *s, int chunk, int bar, struct err *e)

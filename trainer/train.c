@@ -19,6 +19,7 @@ static struct ending ending_of(const struct err *e, const char *code)
     case ERR_TIMEOUT: return (struct ending){"failed", "peer_silent", TRAIN_RETRY};
     case ERR_NO_SPACE: return (struct ending){"failed", "disk_full", TRAIN_RETRY};
     case ERR_IO: return (struct ending){"failed", code ? code : "io_error", TRAIN_RETRY};
+    case ERR_NO_MEMORY: return (struct ending){"failed", "device_out_of_memory", TRAIN_PERMANENT};
     case ERR_UNAVAILABLE: return (struct ending){"failed", "out_of_memory", TRAIN_PERMANENT};
     case ERR_INTERNAL: return (struct ending){"failed", "internal", TRAIN_PERMANENT};
     default: return (struct ending){"failed", code ? code : "invalid", TRAIN_PERMANENT};

@@ -304,6 +304,8 @@ int weights_save(struct engine *g, struct err *e)
     for (s.place = 0; r == 0 && s.place < g->mesh.stages; s.place++)
         for (s.part = 0; r == 0 && s.part < g->mesh.tensor; s.part++)
             r = save_place(&s, e);
+    if (r == 0)
+        r = g->stage.net.ops->finish(e);
     if (s.file && r == 0)
         r = safetensors_finish(s.file, e);
     else
