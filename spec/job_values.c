@@ -159,25 +159,45 @@ static const struct field precision_fields[] = {
      .words = &storage_type_words,
      .help = "what the optimizer remembers",
      .example = "\"bfloat16\""},
+    {.name = "compute",
+     .also = "compute_dtype",
+     .kind = FIELD_ENUM,
+     FIELD_AT(struct precision, compute),
+     .fallback = COMPUTE_FLOAT32,
+     .words = &compute_type_words,
+     .help = "what GPUs round the operands of products to",
+     .example = "\"tf32\""},
 };
 static const struct object precision_object = OBJECT("precision", precision_fields, NULL);
 
-static const struct word precisions[] = {{"float32", 0}, {"mixed_bfloat16", 1}};
+enum { PRECISION_FLOAT32, PRECISION_MIXED_BFLOAT16, PRECISION_MIXED_FLOAT16 };
+
+static const struct word precisions[] = {{"float32", PRECISION_FLOAT32},
+                                         {"mixed_bfloat16", PRECISION_MIXED_BFLOAT16},
+                                         {"mixed_float16", PRECISION_MIXED_FLOAT16}};
 static const struct words precision_words = WORDS("a precision", precisions);
+
+static const struct precision named_precisions[] = {
+    [PRECISION_MIXED_BFLOAT16] = {.weights = STORAGE_BFLOAT16,
+                                  .activations = STORAGE_BFLOAT16,
+                                  .compute = COMPUTE_BFLOAT16},
+    [PRECISION_MIXED_FLOAT16] = {.compute = COMPUTE_FLOAT16},
+};
 
 static void decode_precision_name(struct decoding *d, const char *name, const struct where *at,
                                   struct precision *p)
 {
     const struct word *word = words_find(&precision_words, name);
-    if (word && word->value)
-        *p = (struct precision){.weights = STORAGE_BFLOAT16, .activations = STORAGE_BFLOAT16};
-    else if (!word && (strstr(name, "float16") || strcmp(name, "bf16") == 0))
+    if (word)
+        *p = named_precisions[word->value];
+    else if (strstr(name, "float16") || strcmp(name, "bf16") == 0 || strcmp(name, "fp16") == 0)
         field_fault(d, at, "unsupported",
-                    "Write \"mixed_bfloat16\": weights and activations are kept as bfloat16, and "
-                    "computed with in float32.",
-                    "\"%s\" is not a precision of this version: arithmetic is always float32.",
+                    "Write \"mixed_bfloat16\" or \"mixed_float16\": products are of rounded "
+                    "operands, and what is updated is float32.",
+                    "\"%s\" is not a precision of this version: sums, gradients and the weights "
+                    "that the optimizer updates are always float32.",
                     name);
-    else if (!word)
+    else
         field_unknown_word(d, at, &precision_words, name);
 }
 

@@ -156,6 +156,12 @@ static const struct word storage_types[] = {
 };
 const struct words storage_type_words = WORDS("a type of storage", storage_types);
 
+static const struct word compute_types[] = {
+    {"float32", COMPUTE_FLOAT32},   {"tf32", COMPUTE_TF32},       {"bfloat16", COMPUTE_BFLOAT16},
+    {"bf16", COMPUTE_BFLOAT16},     {"float16", COMPUTE_FLOAT16}, {"fp16", COMPUTE_FLOAT16},
+    {"tensorfloat32", COMPUTE_TF32}};
+const struct words compute_type_words = WORDS("a type to compute with", compute_types);
+
 static const struct word token_types[] = {
     {"auto", TOKEN_AUTO},
     {"uint8", TOKEN_U8},
@@ -237,6 +243,11 @@ const char *sync_name(enum sync_kind s)
 const char *codec_name(enum codec_kind c)
 {
     return words_name(&codec_words, (int)c);
+}
+
+const char *compute_name(enum compute_type c)
+{
+    return words_name(&compute_type_words, (int)c);
 }
 
 const char *recompute_name(enum recompute_kind r)

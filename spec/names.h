@@ -20,6 +20,7 @@ extern const struct words codec_words;
 extern const struct words recompute_words;
 extern const struct words shares_words;
 extern const struct words storage_type_words;
+extern const struct words compute_type_words;
 extern const struct words token_type_words;
 extern const struct words csv_missing_words;
 extern const struct words monitor_words;

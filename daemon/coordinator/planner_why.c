@@ -196,6 +196,20 @@ static void say_precision(const struct planner *p, struct buf *b)
     buf_adds(b, " are kept as bfloat16.");
 }
 
+/* What a device makes of it is not the plan's to choose. */
+static void say_compute(const struct planner *p, struct buf *b)
+{
+    enum compute_type c = p->job->precision.compute;
+    if (c == COMPUTE_FLOAT32)
+        return;
+    buf_addf(b,
+             " Asked for%s: GPUs round the operands of products to %s and add up in float32; CPUs "
+             "go on in float32.",
+             p->job->resources.device == DEVICE_CPU ? "" : ", and lossy", compute_name(c));
+    if (c == COMPUTE_FLOAT16)
+        buf_adds(b, " Gradients are scaled, and steps whose gradient overflows are skipped.");
+}
+
 static void say_reproducible(const struct plan *plan, struct buf *b)
 {
     const struct parallel *p = &plan->parallel;
@@ -229,6 +243,7 @@ void planner_why(const struct planner *p, struct plan *plan, int64_t plain)
     say_sync(plan, &b);
     say_codec(plan, &b);
     say_precision(p, &b);
+    say_compute(p, &b);
     free(plan->why);
     plan->why = mem_strdup(b.data);
     buf_done(&b);

@@ -13,13 +13,19 @@ static const struct wrong wrongs[] = {
     /* precision */
     {.changes = {{"/precision", "\"bfloat16\""}},
      .faults = {{"/precision", "unsupported",
-                 "\"bfloat16\" is not a precision of this version: arithmetic is always float32.",
-                 "Write \"mixed_bfloat16\": weights and activations are kept as bfloat16, and "
-                 "computed with in float32."}}},
+                 "\"bfloat16\" is not a precision of this version: sums, gradients and the "
+                 "weights that the optimizer updates are always float32.",
+                 "Write \"mixed_bfloat16\" or \"mixed_float16\": products are of rounded "
+                 "operands, and what is updated is float32."}}},
     {.changes = {{"/precision", "\"float64\""}},
      .faults = {{"/precision", "unknown_value",
                  "\"float64\" is not a precision that this version knows.",
-                 "Did you mean \"float32\"? This version has float32 and mixed_bfloat16."}}},
+                 "Did you mean \"float32\"? This version has float32, mixed_bfloat16 and "
+                 "mixed_float16."}}},
+    {.changes = {{"/precision", "{\"compute\": \"int8\"}"}},
+     .faults = {{"/precision/compute", "unknown_value",
+                 "\"int8\" is not a type to compute with that this version knows.",
+                 "This version has float32, tf32, bfloat16 and float16."}}},
     {.changes = {{"/precision", "{\"weights\": \"int8\"}"}},
      .faults = {{"/precision/weights", "unknown_value",
                  "\"int8\" is not a type of storage that this version knows.",
@@ -265,6 +271,16 @@ static void test_precision(void **state)
     assert_int_equal(s->precision.weights, STORAGE_BFLOAT16);
     assert_int_equal(s->precision.activations, STORAGE_BFLOAT16);
     assert_int_equal(s->precision.moments, STORAGE_FLOAT32);
+    assert_int_equal(s->precision.compute, COMPUTE_BFLOAT16);
+    job_spec_free(s);
+    s = with("/precision", "\"mixed_float16\"");
+    assert_int_equal(s->precision.weights, STORAGE_FLOAT32);
+    assert_int_equal(s->precision.activations, STORAGE_FLOAT32);
+    assert_int_equal(s->precision.compute, COMPUTE_FLOAT16);
+    job_spec_free(s);
+    s = with("/precision", "{\"activations\": \"bfloat16\", \"compute\": \"tf32\"}");
+    assert_int_equal(s->precision.activations, STORAGE_BFLOAT16);
+    assert_int_equal(s->precision.compute, COMPUTE_TF32);
     job_spec_free(s);
     s = with("/precision", "{\"moments\": \"bfloat16\"}");
     assert_int_equal(s->precision.weights, STORAGE_FLOAT32);
