@@ -59,6 +59,29 @@ ELEM uint16_t elem_to_bfloat16_by_chance(float x, uint32_t chance)
     return (uint16_t)((x == x ? u + chance : u | 0x400000u) >> 16);
 }
 
+/* float16 (IEEE 754 binary16): rounded to nearest, ties to even; what rounds to 65536 or more is
+ * infinite, small numbers lose digits and then vanish, NaN stays NaN. */
+ELEM uint16_t elem_to_float16(float x)
+{
+    uint32_t u = elem_bits(x), a = u & 0x7fffffffu;
+    uint32_t normal = (a + 0xfffu + (a >> 13 & 1u) - 0x38000000u) >> 13;
+    /* beside 0.5 a float32 has the last place of the smallest float16s */
+    uint32_t small = elem_bits(elem_from_bits(a) + 0.5f) - 0x3f000000u;
+    uint32_t r = a < 0x38800000u ? small : normal;
+    r = a >= 0x477ff000u ? 0x7c00u : r;
+    r = a > 0x7f800000u ? 0x7e00u | (a >> 13 & 0x3ffu) : r;
+    return (uint16_t)((u >> 16 & 0x8000u) | r);
+}
+
+ELEM float elem_from_float16(uint16_t x)
+{
+    uint32_t a = (uint32_t)(x & 0x7fffu) << 13, sign = (uint32_t)(x & 0x8000u) << 16;
+    uint32_t normal = a + (a >= 0x0f800000u ? 0x70000000u : 0x38000000u); /* infinity and NaN too */
+    /* a small one's digits stand behind a leading 1 that is taken off */
+    uint32_t small = elem_bits(elem_from_bits(a + 0x38800000u) - elem_from_bits(0x38800000u));
+    return elem_from_bits(sign | (a < 0x00800000u ? small : normal));
+}
+
 /* What an element's chance hangs on: its place in the model and the update. */
 struct elem_dither {
     uint64_t first; /* of element 0 of the call */

@@ -617,6 +617,33 @@ static void bfloat16_rounds_to_the_nearest(void **state)
     free(x);
 }
 
+/* All float16s, and where between two of them the one becomes the other. */
+static void float16_rounds_to_the_nearest(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 0x7c00; i++) {
+        double low = i < 0x400 ? ldexp(i, -24) : ldexp((i & 0x3ff) | 0x400, (int)(i >> 10) - 25);
+        float middle = (float)(low + ldexp(1, (i < 0x400 ? 1 : (int)(i >> 10)) - 26));
+        uint32_t up = i + (i & 1);
+        assert_true((double)elem_from_float16((uint16_t)i) == low);
+        assert_true((double)elem_from_float16((uint16_t)(0x8000 | i)) == -low);
+        assert_int_equal(elem_to_float16((float)low), i);
+        assert_int_equal(elem_to_float16((float)-low), 0x8000 | i);
+        assert_int_equal(elem_to_float16(middle), up);
+        assert_int_equal(elem_to_float16(nextafterf(middle, 0.0f)), i);
+        assert_int_equal(elem_to_float16(-nextafterf(middle, INFINITY)), 0x8001 + i);
+    }
+    assert_true(isinf(elem_from_float16(0x7c00)) && elem_from_float16(0xfc00) < 0.0f);
+    assert_int_equal(elem_to_float16(INFINITY), 0x7c00);
+    assert_int_equal(elem_to_float16(-FLT_MAX), 0xfc00);
+    assert_int_equal(elem_to_float16(0x1p-149f), 0);
+    for (uint32_t i = 0x7c01; i < 0x8000; i++)
+        assert_true(isnan(elem_from_float16((uint16_t)i)));
+    for (uint32_t payload = 1; payload < 0x800000; payload <<= 1)
+        assert_true(
+            isnan(elem_from_float16(elem_to_float16(elem_from_bits(0x7f800000 | payload)))));
+}
+
 static void arrays_add_up(void **state)
 {
     (void)state;
@@ -662,6 +689,7 @@ int main(void)
         cmocka_unit_test(sgd_by_the_formula),
         cmocka_unit_test(squares_add_up_in_double),
         cmocka_unit_test(bfloat16_rounds_to_the_nearest),
+        cmocka_unit_test(float16_rounds_to_the_nearest),
         cmocka_unit_test(arrays_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
