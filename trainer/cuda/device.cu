@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <time.h>
 
+#include "trainer/cuda/gemm_plan.h"
 #include "trainer/cuda/tape.h"
 
 struct device_state device;
@@ -250,6 +251,7 @@ void device_close(void)
     if (!device_failed())
         device_finish(NULL);
     tape_close();
+    gemm_plan_forget();
     device_memory_close();
     if (!device_failed())
         destroy();
