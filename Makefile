@@ -225,7 +225,7 @@ deps-test:
 units:
 	@echo $(notdir $(UNIT_BINS))
 
-build-tests: $$(UNIT_BINS) $$(TEST_TOOLS)
+build-tests: $$(UNIT_BINS) $$(TEST_TOOLS) $$(FAKE_NVML)
 
 ## make all           the five programs, into build/
 demo: all
@@ -306,9 +306,15 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $$(unit_libs_$$(firstword $$(subs
 	$(Q)$(CC) $(SAN) -fsanitize=fuzzer -o $@ $^ $(ALL_LIBS)
 
 # ---- tools that tests and benchmarks use: tests/bench/*.c, tests/fault/*.c, each one program ----
-TOOL_SRCS  := $(wildcard tests/bench/*.c tests/fault/*.c tests/e2e/*.c tests/gpu/*.c)
+TOOL_SRCS  := $(filter-out tests/fault/fake_nvml.c,$(wildcard tests/bench/*.c tests/fault/*.c tests/e2e/*.c tests/gpu/*.c))
 TEST_TOOLS := $(TOOL_SRCS:%.c=$(BUILD)/%)
 $(TEST_TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call lib,trainer) $(call lib,spec) $(call lib,base)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) -o $@ $^ $(ALL_LIBS)
+# NVIDIA's management library, scripted: what an agent's probe loads in tests.
+FAKE_NVML := $(BUILD)/tests/fault/libnvidia-ml.so.1
+$(FAKE_NVML): tests/fault/fake_nvml.c daemon/agent/nvml.h
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CPPFLAGS_) $(CFLAGS_) -fPIC -shared -o $@ $< $(JANSSON_LIBS)
 .SECONDARY:

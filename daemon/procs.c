@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -207,4 +208,56 @@ int procs_kill_marked(const char *mark, size_t *ret_count, struct err *e)
     if (r == 0)
         *ret_count = found;
     return r;
+}
+
+/* ---- who one is ---- */
+
+static void read_name(pid_t pid, char *out, size_t size)
+{
+    char path[64];
+    struct buf b = BUF_INIT;
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    out[0] = '\0';
+    if (file_read(path, 4096, &b, NULL) == 0)
+        snprintf(out, size, "%.*s", (int)strcspn(b.data, "\n"), b.data);
+    buf_done(&b);
+}
+
+static void read_mark(pid_t pid, char out[ATTEMPT_MARK_SIZE])
+{
+    static const char variable[] = ATTEMPT_MARK_VARIABLE "=";
+    char path[64];
+    struct buf b = BUF_INIT;
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    out[0] = '\0';
+    if (file_read(path, ENVIRON_MAX, &b, NULL) == 0) {
+        for (size_t i = 0; i < b.len; i += strlen(b.data + i) + 1) {
+            if (strncmp(b.data + i, variable, sizeof variable - 1) == 0) {
+                snprintf(out, ATTEMPT_MARK_SIZE, "%s", b.data + i + sizeof variable - 1);
+                break;
+            }
+        }
+    }
+    buf_done(&b);
+}
+
+int procs_facts(pid_t pid, struct procs_facts *ret)
+{
+    char path[64];
+    struct stat st;
+    struct procs_entry entry;
+    struct procs_facts f = {0};
+    snprintf(path, sizeof path, "/proc/%d", (int)pid);
+    if (stat(path, &st) < 0 || read_entry(pid, &entry) < 0)
+        return ERR_NOT_FOUND;
+    f.uid = st.st_uid;
+    read_name(pid, f.name, sizeof f.name);
+    read_mark(pid, f.mark);
+    while (f.above_count < PROCS_ABOVE_MAX && entry.parent > 0) {
+        f.above[f.above_count++] = entry.parent;
+        if (read_entry(entry.parent, &entry) < 0)
+            break;
+    }
+    *ret = f;
+    return 0;
 }

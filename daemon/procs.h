@@ -13,6 +13,9 @@
 #include <sys/types.h>
 
 #include "base/err.h"
+#include "daemon/attempt.h"
+
+#define PROCS_ABOVE_MAX 16
 
 struct procs_entry {
     pid_t pid, parent, group;
@@ -39,5 +42,17 @@ int procs_signal(const struct procs_entry *p, int signal_number, struct err *e);
  * ATTEMPT_MARK_VARIABLE=mark. *ret_count is how many were found alive; nobody is left once a call
  * finds 0. Processes whose environment we may not read are not ours. */
 int procs_kill_marked(const char *mark, size_t *ret_count, struct err *e);
+
+/* Who a process is: what it is called, whose it is, the mark in the environment that it was started
+ * with ("" where there is none, or where we may not read it), and its ancestors, nearest first. */
+struct procs_facts {
+    char name[64];
+    uid_t uid;
+    char mark[ATTEMPT_MARK_SIZE];
+    pid_t above[PROCS_ABOVE_MAX];
+    int above_count;
+};
+
+int procs_facts(pid_t pid, struct procs_facts *ret); /* ERR_NOT_FOUND: it is not to be seen */
 
 #endif

@@ -27,6 +27,7 @@ int adopt_launch(struct attempt *a, struct err *e)
     snprintf(a->job, sizeof a->job, "%.39s", job ? job : "");
     if (json_is_integer(grace))
         a->default_grace_s = json_integer_value(grace);
+    devices_take(a, json_object_get(doc, "ranks"));
     uploads_add_logs(a, json_object_get(doc, "ranks"));
     if (strcmp(boot, a->agent->boot_id) != 0)
         return err_set(e, ERR_STALE, "%s is of an earlier boot of this machine", path);

@@ -63,10 +63,13 @@ void agent_call_succeeded(struct agent *g)
     if (g->ready)
         return;
     g->ready = 1;
-    printf("trainyard-agent %s ready: %d cpu devices, coordinator %s\n", g->options.name,
-           g->options.cpu_devices, g->options.coordinator);
+    char gpus[32] = "";
+    if (gpus_count(g) > 0)
+        snprintf(gpus, sizeof gpus, "%d gpus, ", gpus_count(g));
+    printf("trainyard-agent %s ready: %s%d cpu devices, coordinator %s\n", g->options.name, gpus,
+           g->cpu_count, g->options.coordinator);
     fflush(stdout);
-    sd_notifyf(0, "READY=1\nSTATUS=%d cpu devices, coordinator %s", g->options.cpu_devices,
+    sd_notifyf(0, "READY=1\nSTATUS=%s%d cpu devices, coordinator %s", gpus, g->cpu_count,
                g->options.coordinator);
 }
 
@@ -89,6 +92,7 @@ static int pump(struct agent *g)
     trouble_pump(g);
     pump_attempts(g);
     sweep_pump(g);
+    gpus_pump(g);
     sync_pump(g);
     int r = sd_event_source_set_time(g->wake, (uint64_t)g->wake_at_us);
     return r < 0 ? r : sd_event_source_set_enabled(g->wake, SD_EVENT_ONESHOT);
@@ -190,7 +194,8 @@ int agent_init(struct agent *g, struct options *take_options, struct err *e)
 {
     *g = (struct agent){
         .options = *take_options, .state_lock_fd = -1, .moves_fd = -1, .writes_fd = -1};
-    g->sweep.fd = -1;
+    g->sweep.fd = g->gpus.probe.from_fd = g->gpus.probe.to_fd = -1;
+    g->gpus.probe.patience_us = GPUS_PATIENCE_US;
     id_new("run", g->run);
     *take_options = (struct options){.cpu_devices = -1};
     g->attempts_dir = mem_printf("%s/attempts", g->options.state_dir);
@@ -216,6 +221,7 @@ void agent_done(struct agent *g)
 {
     http_free(g->http);
     sweep_done(g);
+    gpus_done(g);
     for (int i = 0; i < g->attempt_count; i++)
         attempt_free(g->attempts[i]);
     free(g->attempts);
@@ -225,7 +231,7 @@ void agent_done(struct agent *g)
     mem_closep(&g->moves_fd);
     mem_closep(&g->writes_fd);
     mem_closep(&g->state_lock_fd);
-    json_decref(g->devices);
+    json_decref(g->cpus);
     free(g->cores);
     free(g->attempts_dir);
     options_done(&g->options);

@@ -18,6 +18,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/id.h"
+#include "daemon/agent/gpus.h"
 #include "daemon/agent/http.h"
 #include "daemon/agent/options.h"
 #include "daemon/attempt.h"
@@ -82,7 +83,10 @@ struct attempt {
     char id[ID_SIZE];
     char job[ID_SIZE]; /* "" until its launch document has been read */
     char *dir;
-    int has_dir; /* 0: nothing could be written; it lives in memory alone */
+    json_t *gpus; /* [{"rank", "uuid"}] that it was given here, or NULL */
+    int on_cpus;  /* it was given CPU devices here */
+    json_t *xids; /* what its GPUs have reported meanwhile, or NULL */
+    int has_dir;  /* 0: nothing could be written; it lives in memory alone */
     int64_t epoch;
     enum phase phase;
     int wanted; /* the coordinator has said run */
@@ -129,7 +133,10 @@ struct agent {
     int state_lock_fd;
     int *cores; /* allowed CPUs in order; core_count of them */
     int core_count;
-    json_t *devices;
+    json_t *cpus;             /* the CPU devices, as the coordinator is told of them */
+    int cpu_first, cpu_count; /* their numbers */
+    int64_t memory;           /* bytes of this machine */
+    struct gpus gpus;
 
     sd_event *event;
     sd_event_source *wake;
@@ -171,9 +178,17 @@ void agent_call_failed(struct agent *g, const char *what, const char *why);
 void agent_call_succeeded(struct agent *g);
 
 /* ---- devices.c ---- */
-int devices_find(struct agent *g, struct err *e); /* fills devices, cores */
+int devices_find(struct agent *g, struct err *e); /* fills cores, the known GPUs, cpus */
+void devices_number(struct agent *g);             /* again, should a first GPU have come */
+json_t *devices_to_json(const struct agent *g);   /* all that are offered; a new reference */
+json_t *devices_trainers(const struct agent *g);  /* ["cpu", "cuda"]; a new reference */
 /* The core that a rank on CPU device `device` is bound to, or -1. */
 int devices_core(const struct agent *g, int64_t device);
+/* Notes which devices of this node the ranks of a launch document have. */
+void devices_take(struct attempt *a, const json_t *ranks);
+/* Adds what only this node knows of the ranks' devices to the coordinator's document: "cpu" and
+ * "trainer". ERR_CONFLICT where a device is not the one that is meant, or not clean. */
+int devices_launch(const struct agent *g, json_t *launch, struct err *e);
 
 /* ---- attempts.c: one attempt's life ---- */
 struct attempt *attempt_find(const struct agent *g, const char *id);

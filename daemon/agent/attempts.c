@@ -55,6 +55,8 @@ void attempt_free(struct attempt *a)
     shim_record_done(&a->shim);
     json_decref(a->exit);
     json_decref(a->left_out);
+    json_decref(a->gpus);
+    json_decref(a->xids);
     for (int i = 0; i < a->upload_count; i++) {
         free(a->uploads[i].name);
         free(a->uploads[i].file);
@@ -84,6 +86,7 @@ static void set_ended(struct attempt *a, json_t *take_record)
     a->exit = take_record;
     a->phase = PHASE_ENDED;
     a->changed = 1;
+    gpus_attempt_ended(a->agent, a);
     reports_look(a);
     log_event(LOG_LEVEL_INFO, "ended", "attempt=%s outcome=%s code=%s", a->id,
               json_string_value(json_object_get(a->exit, "outcome")),
@@ -321,27 +324,18 @@ static int add_checkpoints(const struct attempt *a, json_t *launch, struct err *
 }
 
 /* What only this node knows, put into the coordinator's document. */
-static void complete_launch(const struct agent *g, json_t *launch)
+static int complete_launch(const struct agent *g, json_t *launch, struct err *e)
 {
-    json_t *rank;
-    size_t i;
-    json_array_foreach(json_object_get(launch, "ranks"), i, rank)
-    {
-        const char *kind = json_string_value(json_object_get(rank, "kind"));
-        json_int_t device = json_integer_value(json_object_get(rank, "device"));
-        int core = kind && strcmp(kind, "cpu") == 0 ? devices_core(g, device) : -1;
-        json_object_set_new(rank, "cpu", json_integer(core));
-    }
     json_t *roots = json_array();
     for (int r = 0; r < g->options.data_root_count; r++)
         json_array_append_new(roots, json_string(g->options.data_roots[r]));
     json_object_set_new(launch, "data_roots", roots);
-    json_object_set_new(launch, "trainer", json_string(g->options.trainer));
     json_object_set_new(launch, "boot_id", json_string(g->boot_id));
     if (g->options.run_as)
         json_object_set_new(launch, "run_as", json_string(g->options.run_as));
     else
         json_object_del(launch, "run_as");
+    return devices_launch(g, launch, e);
 }
 
 static int make_directory(struct attempt *a, const json_t *launch, struct err *e)
@@ -366,9 +360,14 @@ void attempt_launch(struct agent *g, const char *id, int64_t epoch, json_t *laun
     a->changed = 1;
     const char *job = json_string_value(json_object_get(launch, "job"));
     snprintf(a->job, sizeof a->job, "%.39s", job ? job : "");
-    complete_launch(g, launch);
+    int r = complete_launch(g, launch, &e);
+    devices_take(a, json_object_get(launch, "ranks"));
     uploads_add_logs(a, json_object_get(launch, "ranks"));
-    if (add_checkpoints(a, launch, &e) < 0 || make_directory(a, launch, &e) < 0) {
+    if (r == 0)
+        r = add_checkpoints(a, launch, &e);
+    if (r == 0)
+        r = make_directory(a, launch, &e);
+    if (r < 0) {
         log_event(LOG_LEVEL_ERROR, "launch_failed", "attempt=%s error=%s", id, log_quote(e.text));
         not_begun(a, &e);
         return;

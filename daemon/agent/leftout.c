@@ -53,5 +53,7 @@ json_t *left_out_exit(const struct attempt *a)
         json_object_set(record, "left_out", a->left_out);
         json_object_set_new(record, "left_out_count", json_integer(a->left_out_count));
     }
+    if (record && a->xids)
+        json_object_set(record, "xids", a->xids);
     return record;
 }

@@ -25,6 +25,7 @@
 #define TRAINYARD_LIBEXECDIR "/usr/local/libexec/trainyard"
 #endif
 #define DEFAULT_COORDINATOR "http://127.0.0.1:8724"
+#define DEFAULT_NVML        "libnvidia-ml.so.1"
 #define TOKEN_MAX           4096
 
 const char *argp_program_version = "trainyard-agent " TRAINYARD_VERSION;
@@ -51,6 +52,9 @@ static const struct setting settings[] = {
     {"shim", offsetof(struct options, shim)},
     {"checkpoint_dir", offsetof(struct options, checkpoint_dir)},
     {"checkpoint_share", offsetof(struct options, checkpoint_share)},
+    {"trainer_cuda", offsetof(struct options, trainer_cuda)},
+    {"gpus", offsetof(struct options, gpus)},
+    {"nvml", offsetof(struct options, nvml)},
     {"cpu_devices", SIZE_MAX},
     {"data_root", SIZE_MAX},
 };
@@ -70,8 +74,16 @@ static const struct argp_option argp_options[] = {
      "DIR is on a shared file system of this name; jobs can go on on any node that gives the same "
      "name",
      0},
-    {"cpu-devices", KEY_SETTING + 9, "N", 0, "Ranks at a time on CPUs (default: the cores)", 0},
-    {"data-root", KEY_SETTING + 10, "DIR", 0, "Directory that jobs may read data from; repeatable",
+    {"trainer-cuda", KEY_SETTING + 9, "PATH", 0,
+     "trainyard-trainer-cuda, for GPUs (default: beside this program, if it is there)", 0},
+    {"gpus", KEY_SETTING + 10, "WHICH", 0,
+     "auto (the default): all; none; or UUIDs as nvidia-smi -L prints them, separated by commas",
+     0},
+    {"nvml", KEY_SETTING + 11, "PATH", 0, "NVIDIA's management library (default: " DEFAULT_NVML ")",
+     0},
+    {"cpu-devices", KEY_SETTING + 12, "N", 0,
+     "Ranks at a time on CPUs (default: the cores; none on a node with GPUs)", 0},
+    {"data-root", KEY_SETTING + 13, "DIR", 0, "Directory that jobs may read data from; repeatable",
      0},
     {"config", KEY_CONFIG, "FILE", 0, "Configuration file", 0},
     {"verbose", KEY_VERBOSE, NULL, 0, "Log more", 0},
@@ -209,9 +221,10 @@ int options_read(int argc, char **argv, struct options *ret, struct err *e)
 
 void options_done(struct options *o)
 {
-    char **fields[] = {&o->coordinator, &o->state_dir,      &o->trainer,         &o->shim,
-                       &o->name,        &o->token_file,     &o->token,           &o->run_as,
-                       &o->config,      &o->checkpoint_dir, &o->checkpoint_share};
+    char **fields[] = {
+        &o->coordinator,      &o->state_dir,    &o->trainer, &o->shim,   &o->name,
+        &o->token_file,       &o->token,        &o->run_as,  &o->config, &o->checkpoint_dir,
+        &o->checkpoint_share, &o->trainer_cuda, &o->gpus,    &o->nvml};
     for (size_t i = 0; i < ARRAY_LEN(fields); i++)
         free(*fields[i]);
     for (int i = 0; i < o->data_root_count; i++)
@@ -249,6 +262,40 @@ static int find_program(char **path, const char *name, struct err *e)
     if (r == 0 && access(*path, X_OK) < 0)
         r = err_errno(e, "cannot run %s", *path);
     return r;
+}
+
+/* A node without GPUs, or for command jobs alone, needs none; one that is named must be there. */
+static int find_trainer_cuda(struct options *o, struct err *e)
+{
+    struct err absent;
+    if (o->trainer_cuda)
+        return find_program(&o->trainer_cuda, "trainyard-trainer-cuda", e);
+    if (find_program(&o->trainer_cuda, "trainyard-trainer-cuda", &absent) < 0) {
+        free(o->trainer_cuda);
+        o->trainer_cuda = NULL;
+    }
+    return 0;
+}
+
+static int check_gpus(struct options *o, struct err *e)
+{
+    static const char allowed[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-/,";
+    if (!o->nvml)
+        o->nvml = mem_strdup(DEFAULT_NVML);
+    if (!o->gpus)
+        o->gpus = mem_strdup("auto");
+    if (strcmp(o->gpus, "auto") == 0 || strcmp(o->gpus, "none") == 0)
+        return 0;
+    int is_list = strspn(o->gpus, allowed) == strlen(o->gpus);
+    for (const char *p = o->gpus; is_list && *p; p += strcspn(p, ",") + (strchr(p, ',') != NULL))
+        is_list = strncmp(p, "GPU-", 4) == 0 || strncmp(p, "MIG-", 4) == 0;
+    if (is_list)
+        return 0;
+    return err_set(e, ERR_INVALID,
+                   "--gpus \"%.100s\" must be auto, none, or UUIDs such as GPU-5a2c8f10-… as "
+                   "nvidia-smi -L prints them, separated by commas",
+                   o->gpus);
 }
 
 static int check_name(struct options *o, struct err *e)
@@ -402,7 +449,8 @@ static int check_user(const struct options *o, struct err *e)
 static void default_devices(struct options *o)
 {
     cpu_set_t set;
-    if (o->cpu_devices >= 0)
+    o->default_cpus = o->cpu_devices < 0;
+    if (!o->default_cpus)
         return;
     o->cpu_devices = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
@@ -420,6 +468,10 @@ int options_check(struct options *o, struct err *e)
         r = find_program(&o->shim, "trainyard-shim", e);
     if (r == 0)
         r = find_program(&o->trainer, "trainyard-trainer", e);
+    if (r == 0)
+        r = find_trainer_cuda(o, e);
+    if (r == 0)
+        r = check_gpus(o, e);
     if (r == 0)
         r = check_data_roots(o, e);
     if (r == 0)

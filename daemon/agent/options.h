@@ -14,6 +14,9 @@ struct options {
     char *data_roots[OPTIONS_MAX_DATA_ROOTS];
     int data_root_count;
     char *trainer;
+    char *trainer_cuda; /* the one for GPUs, or NULL: there is none */
+    char *gpus;         /* "auto", "none" or UUIDs, separated by commas */
+    char *nvml;         /* NVML's path, or the name that the loader looks up */
     char *shim;
     char *name;
     char *token_file;       /* or NULL */
@@ -23,6 +26,7 @@ struct options {
     char *checkpoint_share; /* name of the shared file system that it lies on, or NULL */
     char *config;           /* or NULL */
     int cpu_devices;        /* -1: not given */
+    int default_cpus;       /* once checked: it was not given */
     int verbose;
 };
 

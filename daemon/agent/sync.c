@@ -57,11 +57,15 @@ static json_t *request_to_json(struct agent *g, int urgent, int64_t bytes)
             json_array_append_new(attempts, attempt_to_json(a, &lines, &bytes));
     }
     json_t *o =
-        json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:i, s:I, s:I, s:O, s:o}", "node",
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:i, s:I, s:I, s:o, s:o}", "node",
                   g->options.name, "version", TRAINYARD_VERSION, "boot_id", g->boot_id, "state_id",
                   g->state_id, "run", g->run, "sequence", (json_int_t)g->sequence, "wait_ms",
                   urgent || !g->ready ? 0 : AGENT_PARK_MS, "seen", (json_int_t)g->seen, "wall_us",
-                  (json_int_t)clock_wall_us(), "devices", g->devices, "attempts", attempts);
+                  (json_int_t)clock_wall_us(), "devices", devices_to_json(g), "attempts", attempts);
+    json_object_set_new(o, "trainers", devices_trainers(g));
+    json_t *telemetry = gpus_telemetry(g);
+    if (telemetry)
+        json_object_set_new(o, "telemetry", telemetry);
     if (g->trouble[0])
         json_object_set_new(o, "trouble", json_string(g->trouble));
     if (g->options.checkpoint_share)
@@ -150,6 +154,7 @@ static void send_sync(struct agent *g, int urgent)
     struct err e;
     g->sequence++;
     CLEANUP(mem_freep) char *text = request_text(g, urgent, urgent ? REPORT_BYTES_MAX : 0);
+    g->gpus.telemetry_us = clock_boottime_us() + GPUS_TELEMETRY_US;
     g->sweep.news = 0; /* after a failure the parked request says it again */
     buf_adds(&b, text);
     int r = http_post(g->http, "/v1/agent/sync", "application/json", &b,
@@ -163,9 +168,21 @@ static void send_sync(struct agent *g, int urgent)
         g->parked = 1;
 }
 
+/* Figures of GPUs go out every few seconds, with whatever else there is. */
+static int telemetry_due(struct agent *g)
+{
+    int64_t now = clock_boottime_us();
+    if (!g->gpus.present || gpus_count(g) == 0)
+        return 0;
+    if (now >= g->gpus.telemetry_us)
+        return 1;
+    agent_wake_at(g, g->gpus.telemetry_us);
+    return 0;
+}
+
 static int has_news(struct agent *g)
 {
-    int news = g->urgent_due | g->sweep.news;
+    int news = g->urgent_due | g->sweep.news | telemetry_due(g);
     for (int i = 0; i < g->attempt_count; i++) {
         struct attempt *a = g->attempts[i];
         news |= a->epoch > 0 && (a->changed || reports_due(a));
@@ -175,6 +192,8 @@ static int has_news(struct agent *g)
 
 void sync_pump(struct agent *g)
 {
+    if (!g->gpus.settled)
+        return; /* no GPU is offered, and none is missing, before each has been looked at */
     if (clock_boottime_us() < g->retry_us) {
         agent_wake_at(g, g->retry_us);
         return;
