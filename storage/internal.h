@@ -134,7 +134,7 @@ void db_job_remember(struct store *s, const char *id, int64_t seq); /* for the n
     "j.seq, j.id, j.name, j.user, j.state, j.reason_code, j.reason, j.priority, j.devices, "       \
     "j.device_kind, j.memory, j.submitted_us, j.started_us, j.finished_us, j.attempt, j.epoch, "   \
     "j.step, j.steps, j.exit, j.version, j.moved_us, j.keep, j.max_restarts, j.restarts, "         \
-    "j.failed_starts, j.saved, ifnull(k.step, -1), k.node, k.share, d.plan "
+    "j.failed_starts, j.saved, j.trains, ifnull(k.step, -1), k.node, k.share, d.plan "
 #define JOB_FROM                                                                                   \
     "FROM jobs j JOIN job_documents d ON d.job = j.seq LEFT JOIN checkpoints k ON k.job = j.seq "  \
     "AND k.step = (SELECT max(step) FROM checkpoints WHERE job = j.seq) "

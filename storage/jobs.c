@@ -80,6 +80,7 @@ void db_job_read_slim(struct stmt *q, void *row)
     r->restarts = stmt_get_int(q);
     r->failed_starts = stmt_get_int(q);
     r->saved = (int)stmt_get_int(q);
+    r->trains = (int)stmt_get_int(q);
     r->checkpoint_step = stmt_get_int(q);
     r->checkpoint_node = stmt_get_text(q);
     r->checkpoint_share = stmt_get_text(q);
@@ -171,8 +172,8 @@ int store_job_count(struct store *s, int64_t counts[JOB_STATE__MAX], struct err 
 static const char insert_job[] =
     "INSERT INTO jobs (id, name, user, state, reason_code, reason, priority, devices, device_kind,"
     " memory, submitted_us, started_us, finished_us, attempt, epoch, step, steps, exit, moved_us,"
-    " keep, max_restarts, restarts, failed_starts, version)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)";
+    " keep, max_restarts, restarts, failed_starts, trains, version)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)";
 
 static int insert_slim(struct store *s, const struct job_row *r, int64_t *ret_seq, struct err *e)
 {
@@ -203,6 +204,7 @@ static int insert_slim(struct store *s, const struct job_row *r, int64_t *ret_se
     stmt_int(&q, r->max_restarts);
     stmt_int(&q, r->restarts);
     stmt_int(&q, r->failed_starts);
+    stmt_int(&q, r->trains);
     n = stmt_run(&q, e);
     if (n == ERR_CONFLICT)
         return err_set(e, n, "there is a job %.60s already", r->id);

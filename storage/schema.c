@@ -205,7 +205,29 @@ static const char schema_2[] =
     "  PRIMARY KEY (job, step)"
     ") STRICT, WITHOUT ROWID;";
 
-static const char *const migrations[] = {schema_1, schema_2};
+static const char schema_3[] =
+    "ALTER TABLE jobs ADD COLUMN trains INTEGER NOT NULL DEFAULT 0;"
+    "UPDATE jobs SET trains = 1 WHERE seq IN (SELECT job FROM job_documents WHERE"
+    " CASE WHEN json_valid(spec) THEN json_type(spec, '$.command') IS NULL ELSE 0 END);"
+
+    "CREATE TABLE drains ("
+    "  node TEXT NOT NULL REFERENCES nodes (name),"
+    "  device TEXT NOT NULL," /* "": the whole node */
+    "  reason TEXT NOT NULL,"
+    "  asked_by TEXT NOT NULL,"
+    "  at_us INTEGER NOT NULL,"
+    "  PRIMARY KEY (node, device)"
+    ") STRICT, WITHOUT ROWID;"
+
+    "CREATE TABLE device_failures ("
+    "  seq INTEGER PRIMARY KEY,"
+    "  node TEXT NOT NULL REFERENCES nodes (name),"
+    "  device TEXT NOT NULL,"
+    "  at_us INTEGER NOT NULL"
+    ") STRICT;"
+    "CREATE INDEX device_failures_of ON device_failures (node, device, at_us);";
+
+static const char *const migrations[] = {schema_1, schema_2, schema_3};
 _Static_assert(ARRAY_LEN(migrations) == STORE_SCHEMA_VERSION, "one migration a version");
 
 /* ---- statements that run once ---- */
@@ -313,10 +335,15 @@ static int check_with(struct store *s, const char *sql, struct err *e)
 
 /* What decides who owns what is checked before what is merely read. */
 static const char *const checks[] = {
-    "PRAGMA quick_check(instance)",    "PRAGMA quick_check(nodes)",
-    "PRAGMA quick_check(leases)",      "PRAGMA quick_check(attempts)",
-    "PRAGMA quick_check(job_counts)",  "PRAGMA quick_check(jobs)",
-    "PRAGMA quick_check(checkpoints)", "PRAGMA quick_check(idempotency_keys)",
+    "PRAGMA quick_check(instance)",
+    "PRAGMA quick_check(nodes)",
+    "PRAGMA quick_check(leases)",
+    "PRAGMA quick_check(attempts)",
+    "PRAGMA quick_check(drains)",
+    "PRAGMA quick_check(job_counts)",
+    "PRAGMA quick_check(jobs)",
+    "PRAGMA quick_check(checkpoints)",
+    "PRAGMA quick_check(idempotency_keys)",
     "PRAGMA quick_check(job_labels)",
 };
 

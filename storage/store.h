@@ -19,7 +19,7 @@
 struct store;
 
 #define STORE_APPLICATION_ID 0x54597264 /* "TYrd" */
-#define STORE_SCHEMA_VERSION 2
+#define STORE_SCHEMA_VERSION 3
 
 /* Opens (or, in a state directory never used before, creates) STATE_DIR/trainyard.db, takes the
  * lock STATE_DIR/lock, migrates, checks integrity. Refuses, with a sentence that says what to do:
@@ -85,9 +85,10 @@ struct job_row {
     char *spec;        /* JSON text as submitted */
     char *plan;        /* JSON text, plan.h */
     int64_t priority;
-    int64_t devices;                               /* ranks */
-    int device_kind;                               /* enum device_kind of spec/job.h */
-    int64_t memory;                                /* bytes a rank needs */
+    int64_t devices; /* ranks */
+    int device_kind; /* enum device_kind of spec/job.h */
+    int64_t memory;  /* bytes a rank needs */
+    int trains;      /* 1: ranks run a trainer of ours; 0: a command */
     int64_t submitted_us, started_us, finished_us; /* wall; 0: not yet */
     int64_t attempt;                               /* number of the latest attempt, 0: none yet */
     int64_t epoch;                                 /* progress as last reported */
@@ -215,7 +216,7 @@ struct node_row {
     char *name;
     char *boot_id;
     char *version;     /* of its agent */
-    char *devices;     /* JSON array text: [{"index","kind","memory_bytes","name"}] */
+    char *devices;     /* JSON array text: docs/protocols.md, section 1 */
     int64_t joined_us; /* first ever sync */
     int64_t seen_us;   /* written now and then, not at every sync */
 };
@@ -224,6 +225,28 @@ int store_node_put(struct store *s, const struct node_row *r,
                    struct err *e); /* insert or replace */
 int store_node_list(struct store *s, const char *after_name, int limit, struct node_row *rows,
                     struct err *e);
+
+/* ---- drains: nodes and devices that get no new work until somebody says otherwise ----
+ * A device is named by what it keeps for ever: its UUID, or "index N" where it has none. */
+struct drain_row {
+    char *node;
+    char *device; /* "": the whole node */
+    char *reason;
+    char *by; /* who asked for it; "": not told */
+    int64_t at_us;
+};
+void drain_row_done(struct drain_row *r);
+/* Insert or replace; the node must be stored (ERR_NOT_FOUND). */
+int store_drain_put(struct store *s, const struct drain_row *r, struct err *e);
+/* 1 if there was one, else 0. */
+int store_drain_drop(struct store *s, const char *node, const char *device, struct err *e);
+int store_drain_list(struct store *s, const char *node, int limit, struct drain_row *rows,
+                     struct err *e);
+/* Notes that the device failed at `at_us` and forgets what was before `since_us`; the number of its
+ * failures from then on. */
+int store_device_failed(struct store *s, const char *node, const char *device, int64_t at_us,
+                        int64_t since_us, struct err *e);
+int store_device_forgive(struct store *s, const char *node, const char *device, struct err *e);
 
 /* ---- checkpoints ----
  * Those that are kept, at most one of a step. A row is the coordinator's word that the directory

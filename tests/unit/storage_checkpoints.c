@@ -264,10 +264,12 @@ static void test_from_schema_1(void **state)
     assert_int_equal(r.version, 7);
     assert_int_equal(r.keep, 2); /* started again by a user, it takes checkpoints */
     assert_int_equal(r.max_restarts, 0);
+    assert_int_equal(r.trains, 1);
     assert_int_equal(r.checkpoint_step, -1);
     job_row_done(&r);
     assert_ok(f, store_job_get(f->s, "job_2", &r, &f->e));
     assert_int_equal(r.keep, 0); /* a command */
+    assert_int_equal(r.trains, 0);
     job_row_done(&r);
     assert_int_equal(store_step_list(f->s, "job_1", 0, 1, &step, &f->e), 1);
     assert_true(step.samples_per_second == 8.5);
