@@ -25,6 +25,8 @@ HANDLER(events_all);
 
 HANDLER(nodes_list);
 HANDLER(nodes_show);
+HANDLER(nodes_drain);
+HANDLER(nodes_undrain);
 
 HANDLER(files_log);
 HANDLER(files_artifact_list);

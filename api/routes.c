@@ -33,6 +33,8 @@ const struct route ROUTES[] = {
     {"GET",  "/v1/events",                          ROLE_USER,  BODY_NONE,          0, "after limit", events_all},
     {"GET",  "/v1/nodes",                           ROLE_USER,  BODY_NONE,          0, "limit after", nodes_list},
     {"GET",  "/v1/nodes/{name}",                    ROLE_USER,  BODY_NONE,          0, "", nodes_show},
+    {"POST", "/v1/nodes/{name}/drain",              ROLE_USER,  BODY_OPTIONAL_JSON, 0, "", nodes_drain},
+    {"POST", "/v1/nodes/{name}/undrain",            ROLE_USER,  BODY_OPTIONAL_JSON, 0, "", nodes_undrain},
     {"GET",  "/v1/version",                         ROLE_USER,  BODY_NONE,          0, "", ops_version},
     {"POST", "/v1/agent/sync",                      ROLE_AGENT, BODY_JSON,          1, "", agents_sync},
     {"POST", "/v1/agent/files",                     ROLE_AGENT, BODY_BYTES,         1, "node attempt epoch name offset", agents_file},

@@ -104,6 +104,20 @@ int service_artifact_get(struct service *s, const char *id, const char *name,
 /* ---- nodes, health ---- */
 int service_node_list(struct service *s, int limit, const char *after, struct service_reply *r);
 int service_node_show(struct service *s, const char *name, struct service_reply *r);
+#define SERVICE_REASON_MAX 200 /* bytes of a drain's reason */
+#define SERVICE_BY_MAX     60  /* and of who asked for it */
+struct drain_request {
+    const char *reason; /* "": none */
+    const char *by;     /* "": not told */
+    const char *uuid;   /* of one device; NULL: see index */
+    int64_t index;      /* of one device; negative: the whole node */
+};
+/* Idempotent; 200 with the node, 404 where it or the device is unknown. Of an undrain the reason is
+ * not looked at. */
+int service_node_drain(struct service *s, const char *name, const struct drain_request *q,
+                       struct service_reply *r);
+int service_node_undrain(struct service *s, const char *name, const struct drain_request *q,
+                         struct service_reply *r);
 int service_version(struct service *s, struct service_reply *r);
 int service_ready(struct service *s, struct service_reply *r);   /* 200 or 503 with the reason */
 int service_metrics(struct service *s, struct service_reply *r); /* Prometheus text */

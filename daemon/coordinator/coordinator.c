@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "daemon/coordinator/devices.h"
 #include "daemon/coordinator/job.h"
 #include "daemon/coordinator/kept.h"
 #include "daemon/coordinator/sched.h"
@@ -52,18 +53,32 @@ void coordinator_capacity(struct service *c)
 {
     queue_unblock(&c->queue);
     c->try_place = 1;
+    c->nodes.unsettled = 1;
+}
+
+/* Sizes of the node's devices of a kind, into `out` (n->device_count). */
+static size_t memories_of(const struct node *n, enum device_kind kind, int64_t *out)
+{
+    size_t count = 0;
+    for (size_t k = 0; k < n->device_count; k++)
+        if (n->devices[k].kind == kind)
+            out[count++] = node_device_memory(&n->devices[k]);
+    return count;
 }
 
 void coordinator_view(struct service *c)
 {
     c->view = (struct planner_view){0};
+    for (size_t i = 0; i < c->nodes.count; i++)
+        for (size_t k = 0; k < c->nodes.items[i]->device_count; k++)
+            planner_view_size(&c->view, c->nodes.items[i]->devices[k].kind,
+                              node_device_memory(&c->nodes.items[i]->devices[k]));
     for (size_t i = 0; i < c->nodes.count; i++) {
         const struct node *n = c->nodes.items[i];
-        for (size_t k = 0; k < n->device_count; k++) {
-            int64_t *smallest = &c->view.smallest_memory[n->devices[k].kind];
-            int64_t memory = n->devices[k].memory;
-            if (memory > 0 && (*smallest == 0 || memory < *smallest))
-                *smallest = memory;
+        CLEANUP(mem_freep) int64_t *sizes = mem_alloc((n->device_count + 1) * sizeof(*sizes));
+        for (int kind = DEVICE_CPU; kind <= DEVICE_GPU; kind++) {
+            size_t count = memories_of(n, (enum device_kind)kind, sizes);
+            planner_view_node(&c->view, (enum device_kind)kind, sizes, count);
         }
     }
 }
@@ -164,6 +179,8 @@ static int load_node(struct service *c, const struct node_row *row, struct err *
     n->stored_seen_us = row->seen_us;
     coordinator_wish(c, n);
     int rc = node_set_devices(n, devices, e);
+    if (rc >= 0)
+        rc = devices_load(c, n, e);
     return rc < 0 ? err_prefix(e, "node %s as stored", row->name) : 0;
 }
 
@@ -210,7 +227,7 @@ static int load(struct service *c, struct err *e)
     if (rc == 0)
         rc = load_pending(c, e);
     coordinator_view(c);
-    c->try_place = 1;
+    coordinator_capacity(c);
     return rc;
 }
 
@@ -312,6 +329,7 @@ static void tick_nodes(struct service *c)
         n->health = node_health_at(n, c->now_us, c->started_us);
         if (n->health != was)
             tell_health(c, n, was, &e);
+        c->nodes.unsettled |= n->health != was;
         if (node_wakes(n, c->now_us))
             coordinator_capacity(c);
     }
@@ -332,6 +350,9 @@ static void forgive_pause(struct service *c)
             n->seen_us = n->seen_us + late < c->now_us ? n->seen_us + late : c->now_us;
         for (size_t k = 0; k < n->absence_count; k++)
             n->absences[k].since_us += late;
+        for (size_t k = 0; k < n->device_count; k++)
+            if (n->devices[k].absent_us)
+                n->devices[k].absent_us += late;
     }
     c->tick_us = c->now_us;
 }

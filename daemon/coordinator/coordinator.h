@@ -72,7 +72,7 @@ struct service {
     int64_t retention_us; /* of checkpoints of jobs that failed, were cancelled or suspended */
 
     uint64_t turns, commits, failed_commits, submissions, syncs, steps, dropped_lines;
-    uint64_t checkpoints, restarts;
+    uint64_t checkpoints, restarts, dropped_figures;
 };
 
 /* Opens the state directory and loads it. */

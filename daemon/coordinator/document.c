@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "daemon/coordinator/explain.h"
+#include "daemon/coordinator/telemetry.h"
 #include "daemon/coordinator/text.h"
 
 json_t *document_time(int64_t wall_us)
@@ -73,13 +74,19 @@ static void add_reason(struct service *c, const struct job_row *job, struct buf 
     text_string(b, "reason_code", code);
 }
 
-static json_t *devices_of(const struct attempt_row *a, const struct lease_row *leases, int count)
+static json_t *devices_of(struct service *c, const struct attempt_row *a,
+                          const struct lease_row *leases, int count)
 {
     json_t *list = json_array();
-    for (int i = 0; i < count; i++)
-        json_array_append_new(list,
-                              json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)leases[i].rank,
-                                        "node", a->node, "device", (json_int_t)leases[i].device));
+    struct node *n = a->state == ATTEMPT_ENDED ? NULL : nodes_find(&c->nodes, a->node);
+    for (int i = 0; i < count; i++) {
+        json_t *o = json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)leases[i].rank, "node",
+                              a->node, "device", (json_int_t)leases[i].device);
+        const struct device *d = n ? node_device(n, leases[i].device) : NULL;
+        if (d && d->uuid[0])
+            json_object_set_new(o, "uuid", json_string(d->uuid));
+        json_array_append_new(list, o);
+    }
     return list;
 }
 
@@ -89,7 +96,7 @@ static int attempt_devices(struct service *c, const struct attempt_row *a, json_
     struct lease_row *leases = mem_zalloc(NODE_MAX_DEVICES * sizeof(*leases));
     int count = store_lease_of(c->store, a->id, NODE_MAX_DEVICES, leases, e);
     if (count >= 0)
-        *ret = devices_of(a, leases, count);
+        *ret = devices_of(c, a, leases, count);
     for (int i = 0; i < count; i++)
         lease_row_done(&leases[i]);
     free(leases);
@@ -246,14 +253,63 @@ int document_attempt(struct service *c, const struct attempt_row *a, json_t **re
 }
 
 /* ---- nodes ---- */
-static json_t *document_device(const struct device *d)
+static json_t *text_or_null(const char *text)
 {
-    const char *state = d->attempt[0] ? "leased" : d->haunted ? "busy" : "free";
-    json_t *doc = json_pack("{s:I, s:s, s:I, s:s, s:s}", "index", (json_int_t)d->index, "kind",
-                            device_kind_name(d->kind), "memory_bytes", (json_int_t)d->memory,
-                            "name", d->name, "state", state);
-    json_object_set_new(doc, "attempt", d->attempt[0] ? json_string(d->attempt) : json_null());
+    return text && text[0] ? json_string(text) : json_null();
+}
+
+static json_t *document_drain(const struct drain_row *r)
+{
+    if (!r)
+        return json_null();
+    json_t *doc = json_pack("{s:s, s:s}", "reason", r->reason, "by", r->by);
+    json_object_set_new(doc, "at", document_time(r->at_us));
     return doc;
+}
+
+static json_t *document_links(const struct device *d)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < d->link_count; i++)
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s, s:I}", "uuid", d->links[i].uuid, "kind",
+                                        d->links[i].kind, "count", (json_int_t)d->links[i].count));
+    return list;
+}
+
+static json_t *document_device(const struct node *n, const struct device *d, int64_t now_us)
+{
+    char key[DEVICE_KEY_SIZE], why[DEVICE_WHY_SIZE];
+    int64_t idle_s = telemetry_idle_s(d, now_us);
+    json_t *doc =
+        json_pack("{s:I, s:s, s:I, s:s, s:s, s:s}", "index", (json_int_t)d->index, "kind",
+                  device_kind_name(d->kind), "memory_bytes", (json_int_t)d->memory, "name", d->name,
+                  "state", node_device_shown(d), "health", device_state_name(d->state));
+    json_object_set_new(doc, "attempt", text_or_null(d->attempt));
+    json_object_set_new(doc, "uuid", text_or_null(d->uuid));
+    json_object_set_new(doc, "code", text_or_null(d->code));
+    json_object_set_new(doc, "reason", text_or_null(d->reason));
+    json_object_set_new(doc, "why_not", text_or_null(node_device_why_not(n, d, why)));
+    json_object_set_new(doc, "pci", text_or_null(d->pci));
+    json_object_set_new(doc, "numa", d->numa < 0 ? json_null() : json_integer(d->numa));
+    json_object_set_new(doc, "mig_of", text_or_null(d->mig_of));
+    json_object_set_new(doc, "links", document_links(d));
+    json_object_set_new(doc, "drain", document_drain(node_drain(n, node_device_key(d, key))));
+    json_object_set_new(doc, "telemetry", telemetry_document(d, now_us));
+    json_object_set_new(doc, "idle_s", idle_s < 0 ? json_null() : json_integer(idle_s));
+    return doc;
+}
+
+static json_t *document_trainers(const struct node *n)
+{
+    json_t *list = json_array();
+    if (n->seen_us == 0)
+        return list;
+    if (n->trainers & NODE_TRAINER_CPU)
+        json_array_append_new(list, json_string("cpu"));
+    if (n->trainers & NODE_TRAINER_CUDA)
+        json_array_append_new(list, json_string("cuda"));
+    return list;
 }
 
 json_t *document_node(const struct node *n, int64_t now_us)
@@ -263,7 +319,7 @@ json_t *document_node(const struct node *n, int64_t now_us)
     int64_t free_devices = 0;
     for (size_t i = 0; i < n->device_count; i++) {
         free_devices += node_device_free(&n->devices[i]);
-        json_array_append_new(devices, document_device(&n->devices[i]));
+        json_array_append_new(devices, document_device(n, &n->devices[i], now_us));
     }
     json_t *doc =
         json_pack("{s:s, s:s, s:s, s:s, s:I, s:o}", "name", n->name, "state",
@@ -271,6 +327,8 @@ json_t *document_node(const struct node *n, int64_t now_us)
                   "devices_free", (json_int_t)free_devices, "devices", devices);
     node_why_not(n, now_us, why);
     json_object_set_new(doc, "trouble", why[0] ? json_string(why) : json_null());
+    json_object_set_new(doc, "drain", document_drain(node_drain(n, "")));
+    json_object_set_new(doc, "trainers", document_trainers(n));
     json_object_set_new(doc, "checkpoint_share", n->share[0] ? json_string(n->share) : json_null());
     json_object_set_new(doc, "joined_at", document_time(n->joined_us));
     json_object_set_new(doc, "seen_at",

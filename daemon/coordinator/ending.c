@@ -256,10 +256,31 @@ static void judge_failed(const struct ending *x, const struct job_row *job, cons
     snprintf(ret->reason, sizeof(ret->reason), "%s%s", sentence, more);
 }
 
+/* Stopped for the sake of a device: whatever its ranks said of it, no fault of the job. */
+static int blame_device(const struct ending *x, const struct attempt_row *a, struct ending *ret)
+{
+    if (!was_asked(a, "device_failed") && !was_asked(a, "device_lost"))
+        return 0;
+    if (x->outcome == OUTCOME_DONE || x->outcome == OUTCOME_TIME_LIMIT)
+        return 0;
+    *ret = (struct ending){.outcome = OUTCOME_SHIM_LOST,
+                           .rank = -1,
+                           .exit_code = -1,
+                           .started_us = x->started_us,
+                           .ended_us = x->ended_us,
+                           .retryable = 1};
+    snprintf(ret->code, sizeof(ret->code), "%s", a->stop_code);
+    snprintf(ret->reason, sizeof(ret->reason), "%s", a->stop_reason ? a->stop_reason : "");
+    return 1;
+}
+
 void ending_judge(const struct ending *x, const struct attempt_row *a, const struct job_row *job,
                   int ran, struct verdict *ret)
 {
     char sentence[1200];
+    struct ending device;
+    if (blame_device(x, a, &device))
+        x = &device;
     int infrastructure = x->outcome == OUTCOME_SPAWN_FAILED || x->outcome == OUTCOME_SHIM_LOST;
     int asked = was_asked(a, "cancelled") || was_asked(a, "suspended");
     ret->restarts = job->restarts;

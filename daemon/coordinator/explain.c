@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define EXPLAIN_UNREADY 3 /* devices whose reasons are told */
+
 char *explain_bytes(int64_t bytes, char *out)
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -67,9 +69,19 @@ static void never_fits(const struct nodes *nodes, const struct need *need, int64
 {
     char wanted[96], memory[32];
     count_text(need->devices, need->kind, "", wanted);
-    int64_t any_size;
-    struct need without_memory = *need;
+    int64_t any_size, untrained;
+    struct need without_memory = *need, without_trainer = *need;
     without_memory.memory = 0;
+    without_trainer.trains = 0;
+    const struct node *mute = largest(nodes, &without_trainer, NODE_COUNT_ALL, 0, &untrained);
+    if (need->trains && untrained >= need->devices) {
+        say(ret, "never_fits",
+            "No node with %s has the trainer for %s: node %s has %lld, but its agent reports no "
+            "%s. A command would run there; a training job needs the trainer.",
+            wanted, need->kind == DEVICE_CPU ? "CPUs" : "GPUs", mute->name, (long long)untrained,
+            need->kind == DEVICE_CPU ? "trainyard-trainer" : "trainyard-trainer-cuda");
+        return;
+    }
     const struct node *roomy = largest(nodes, &without_memory, NODE_COUNT_ALL, 0, &any_size);
     if (any_size >= need->devices)
         say(ret, "never_fits",
@@ -106,6 +118,14 @@ static void waits_for_node(const struct nodes *nodes, const struct need *need, i
                 n->name, (long long)((now_us - n->seen_us) / 1000000));
         return;
     }
+}
+
+/* What was added last is a sentence of a node, which may end with a full stop or not. */
+static void finish_sentence(struct explanation *ret)
+{
+    size_t n = strlen(ret->text);
+    if (n > 0 && ret->text[n - 1] != '.' && n + 1 < sizeof(ret->text))
+        memcpy(ret->text + n, ".", 2);
 }
 
 static int any_has_checkpoint(const struct nodes *nodes, const struct need *need)
@@ -145,10 +165,47 @@ static void add_place(const struct need *need, struct explanation *ret)
                  need->node, other);
 }
 
+/* Up to three of the devices that would do and are not ready, with their reasons. */
+static void add_unready(const struct nodes *nodes, const struct need *need, struct explanation *ret)
+{
+    char why[DEVICE_WHY_SIZE];
+    int64_t count = 0;
+    size_t size = sizeof(ret->text);
+    for (size_t i = 0; i < nodes->count; i++) {
+        const struct node *n = nodes->items[i];
+        for (size_t k = 0; node_usable(n) && k < n->device_count; k++) {
+            const struct device *d = &n->devices[k];
+            size_t at = strlen(ret->text);
+            if (!node_device_fits(d, need) || !node_has_trainer(n, need, d->kind) ||
+                !node_device_why_not(n, d, why)[0])
+                continue;
+            if (count++ < EXPLAIN_UNREADY && at + 100 < size)
+                snprintf(ret->text + at, size - at, "%s %s: %s", count == 1 ? " Node" : "; node",
+                         n->name, why);
+        }
+    }
+    size_t at = strlen(ret->text);
+    if (count > EXPLAIN_UNREADY)
+        snprintf(ret->text + at, size - at, "; and %lld more",
+                 (long long)(count - EXPLAIN_UNREADY));
+}
+
+/* No node has enough devices that are ready or will be when what runs there has ended. */
+static void waits_for_repair(const struct nodes *nodes, const struct need *need, int64_t most,
+                             const struct node *best, struct explanation *ret)
+{
+    char wanted[96];
+    say(ret, "devices_not_ready", "Waiting for %s on one node: %s has %lld that %s fit for use.",
+        count_text(need->devices, need->kind, "", wanted), best->name, (long long)most,
+        most == 1 ? "is" : "are");
+    add_unready(nodes, need, ret);
+    finish_sentence(ret);
+}
+
 static void explain(const struct nodes *nodes, const struct need *need, int64_t ahead,
                     int64_t now_us, struct explanation *ret)
 {
-    int64_t most, most_ready, most_free, most_open;
+    int64_t most, most_ready, most_sound, most_free, most_open;
     if (nodes->count == 0) {
         say(ret, "no_nodes", "No node has joined yet.");
         return;
@@ -166,15 +223,22 @@ static void explain(const struct nodes *nodes, const struct need *need, int64_t 
         waits_for_node(nodes, need, now_us, ret);
         return;
     }
+    const struct node *sound = largest(nodes, need, NODE_COUNT_SOUND, 1, &most_sound);
+    if (most_sound < need->devices) {
+        waits_for_repair(nodes, need, most_sound, sound, ret);
+        return;
+    }
     const struct node *n = largest(nodes, need, NODE_COUNT_FREE, 1, &most_free);
     char queue[64], wanted[96];
     ahead_text(ahead, queue);
-    if (most_free < need->devices)
+    if (most_free < need->devices) {
         say(ret, "waiting_for_devices", "Waiting for %s on one node: %s has %lld of %lld free%s.",
             count_text(need->devices, need->kind, "free ", wanted), n->name, (long long)most_free,
             (long long)node_count_fitting(n, need, NODE_COUNT_ALL), queue);
-    else if (ahead != 0 && largest(nodes, need, NODE_COUNT_OPEN, 1, &most_open) &&
-             most_open < need->devices)
+        add_unready(nodes, need, ret);
+        finish_sentence(ret);
+    } else if (ahead != 0 && largest(nodes, need, NODE_COUNT_OPEN, 1, &most_open) &&
+               most_open < need->devices)
         say(ret, "waiting_for_devices",
             "Waiting for %s on one node: %s has %lld, but they are kept for a job that comes first "
             "and needs more%s.",

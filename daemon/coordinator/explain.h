@@ -7,8 +7,8 @@
 
 struct explanation {
     char code[48]; /* "no_nodes", "never_fits", "waiting_for_node", "waiting_for_devices",
-                      "ready_to_start" */
-    char text[1000];
+                      "devices_not_ready", "ready_to_start" */
+    char text[2000];
 };
 
 /* `ahead`: jobs that would be placed before it, or negative to leave them out. */

@@ -19,13 +19,6 @@ const char *node_health_name(enum node_health h)
 }
 
 /* ---- the list ---- */
-static void devices_free(struct device *devices, size_t count)
-{
-    for (size_t i = 0; devices && i < count; i++)
-        free(devices[i].name);
-    free(devices);
-}
-
 static void node_free(struct node *n)
 {
     devices_free(n->devices, n->device_count);
@@ -35,6 +28,11 @@ static void node_free(struct node *n)
     free(n->share);
     free(n->version);
     free(n->devices_text);
+    free(n->said_text);
+    free(n->mismatch);
+    for (size_t i = 0; i < n->drain_count; i++)
+        drain_row_done(&n->drains[i]);
+    free(n->drains);
     free(n->absences);
     free(n);
 }
@@ -90,6 +88,8 @@ struct node *nodes_get(struct nodes *l, const char *name)
     n->share = mem_strdup("");
     n->version = mem_strdup("");
     n->devices_text = mem_strdup("[]");
+    n->said_text = mem_strdup("");
+    n->trainers = NODE_TRAINERS_ALL;
     l->items[at] = n;
     return n;
 }
@@ -110,100 +110,33 @@ int node_name_valid(const char *name)
 }
 
 /* ---- devices ---- */
-static int device_parse(const json_t *doc, size_t i, struct device *ret, struct err *e)
+int64_t node_device_memory(const struct device *d)
 {
-    json_int_t index, memory = 0;
-    const char *kind = NULL, *name = "";
-    json_error_t je;
-    if (json_unpack_ex((json_t *)doc, &je, 0, "{s:I, s:s, s?I, s?s}", "index", &index, "kind",
-                       &kind, "memory_bytes", &memory, "name", &name) != 0)
-        return err_set(e, ERR_INVALID, "devices[%zu]: %s", i, je.text);
-    if (index < 0 || index >= 1000000 || memory < 0)
-        return err_set(e, ERR_INVALID, "devices[%zu]: index or memory_bytes is out of range", i);
-    int is_gpu = strcmp(kind, "gpu") == 0;
-    if (!is_gpu && strcmp(kind, "cpu") != 0)
-        return err_set(e, ERR_INVALID, "devices[%zu]: kind is \"cpu\" or \"gpu\"", i);
-    if (strlen(name) > 200)
-        return err_set(e, ERR_INVALID, "devices[%zu]: name has more than 200 bytes", i);
-    *ret = (struct device){.index = index,
-                           .kind = is_gpu ? DEVICE_GPU : DEVICE_CPU,
-                           .memory = memory,
-                           .name = mem_strdup(name)};
-    return 0;
+    if (d->kind != DEVICE_GPU)
+        return d->memory;
+    return d->memory >= 2 * NODE_GPU_ROOM ? d->memory - NODE_GPU_ROOM : d->memory / 2;
 }
 
-static int device_order(const void *a, const void *b)
+int node_device_is_checking(const struct device *d)
 {
-    int64_t x = ((const struct device *)a)->index, y = ((const struct device *)b)->index;
-    return (x > y) - (x < y);
+    return d->state == DEVICE_DIRTY && strcmp(d->code, "checking") == 0;
 }
 
-static int devices_parse(const json_t *doc, struct device **ret, size_t *ret_count, struct err *e)
+int node_device_usable(const struct device *d)
 {
-    size_t count = json_array_size(doc);
-    if (!json_is_array(doc) || count > NODE_MAX_DEVICES)
-        return err_set(e, ERR_INVALID, "devices must be an array of at most %d", NODE_MAX_DEVICES);
-    struct device *devices = mem_zalloc((count + 1) * sizeof(*devices));
-    int rc = 0;
-    for (size_t i = 0; i < count && rc == 0; i++)
-        rc = device_parse(json_array_get(doc, i), i, &devices[i], e);
-    qsort(devices, count, sizeof(*devices), device_order);
-    for (size_t i = 1; i < count && rc == 0; i++)
-        if (devices[i].index == devices[i - 1].index)
-            rc = err_set(e, ERR_INVALID, "devices: index %lld is there twice",
-                         (long long)devices[i].index);
-    if (rc != 0) {
-        devices_free(devices, count);
-        return rc;
-    }
-    *ret = devices;
-    *ret_count = count;
-    return 0;
+    return d->state == DEVICE_READY && !d->absent && !d->is_drained && !d->conflict;
 }
 
-int node_set_devices(struct node *n, const json_t *doc, struct err *e)
+/* It is, or will be without anybody's doing, once what leases it has ended. */
+static int device_sound(const struct device *d)
 {
-    char *text = json_dumps(doc, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY);
-    if (!text)
-        return err_set(e, ERR_INVALID, "devices cannot be written as JSON");
-    if (n->devices && strcmp(text, n->devices_text) == 0) {
-        free(text);
-        return 0;
-    }
-    struct device *devices = NULL;
-    size_t count = 0;
-    int rc = devices_parse(doc, &devices, &count, e);
-    if (rc != 0) {
-        free(text);
-        return rc;
-    }
-    for (size_t i = 0; i < count; i++) {
-        const struct device *old = node_device(n, devices[i].index);
-        if (old) {
-            memcpy(devices[i].attempt, old->attempt, sizeof(old->attempt));
-            devices[i].haunted = old->haunted;
-            devices[i].behind = old->behind;
-        }
-    }
-    devices_free(n->devices, n->device_count);
-    free(n->devices_text);
-    n->devices = devices;
-    n->device_count = count;
-    n->devices_text = text;
-    return 1;
-}
-
-struct device *node_device(struct node *n, int64_t index)
-{
-    for (size_t i = 0; n->devices && i < n->device_count; i++)
-        if (n->devices[i].index == index)
-            return &n->devices[i];
-    return NULL;
+    return (d->state == DEVICE_READY || node_device_is_checking(d)) && !d->absent &&
+           !d->is_drained && !d->conflict;
 }
 
 int node_device_free(const struct device *d)
 {
-    return d->attempt[0] == '\0' && !d->haunted;
+    return d->attempt[0] == '\0' && !d->haunted && node_device_usable(d);
 }
 
 int node_device_open(const struct device *d)
@@ -214,7 +147,106 @@ int node_device_open(const struct device *d)
 int node_device_fits(const struct device *d, const struct need *need)
 {
     return (need->kind == DEVICE_ANY || (int)d->kind == need->kind) &&
-           (d->memory == 0 || d->memory >= need->memory);
+           (d->memory == 0 || node_device_memory(d) >= need->memory);
+}
+
+const char *node_device_key(const struct device *d, char out[DEVICE_KEY_SIZE])
+{
+    if (d->uuid[0])
+        snprintf(out, DEVICE_KEY_SIZE, "%s", d->uuid);
+    else
+        snprintf(out, DEVICE_KEY_SIZE, "index %lld", (long long)d->index);
+    return out;
+}
+
+const char *node_device_shown(const struct device *d)
+{
+    if (d->attempt[0])
+        return "leased";
+    if (d->haunted)
+        return "busy";
+    if (d->state != DEVICE_READY)
+        return device_state_name(d->state);
+    if (d->is_drained)
+        return "drained";
+    return d->conflict ? "conflict" : "free";
+}
+
+static void say_drain(const struct drain_row *r, char *out, size_t size)
+{
+    snprintf(out, size, "is drained%s%s%s%s", r->by[0] ? " by " : "", r->by,
+             r->reason[0] ? ": " : "", r->reason);
+}
+
+const char *node_device_why_not(const struct node *n, const struct device *d,
+                                char out[DEVICE_WHY_SIZE])
+{
+    char key[DEVICE_KEY_SIZE], why[DEVICE_WHY_SIZE - 32];
+    const struct drain_row *drain = d->is_drained ? node_drain(n, node_device_key(d, key)) : NULL;
+    out[0] = '\0';
+    if (d->state != DEVICE_READY)
+        snprintf(why, sizeof(why), "is %s: %s", device_state_name(d->state),
+                 d->reason[0] ? d->reason
+                 : d->code[0] ? d->code
+                              : "its node does not say why");
+    else if (d->absent)
+        snprintf(why, sizeof(why), "is gone from what its node reports");
+    else if (drain)
+        say_drain(drain, why, sizeof(why));
+    else if (d->conflict)
+        snprintf(why, sizeof(why), "is not used: %s", d->conflict);
+    else
+        return out;
+    snprintf(out, DEVICE_WHY_SIZE, "%s %lld %s", d->kind == DEVICE_GPU ? "GPU" : "CPU device",
+             (long long)d->index, why);
+    return out;
+}
+
+int node_has_trainer(const struct node *n, const struct need *need, enum device_kind kind)
+{
+    unsigned wanted = kind == DEVICE_GPU ? NODE_TRAINER_CUDA : NODE_TRAINER_CPU;
+    return !need->trains || (n->trainers & wanted);
+}
+
+/* ---- drains ---- */
+const struct drain_row *node_drain(const struct node *n, const char *device)
+{
+    for (size_t i = 0; i < n->drain_count; i++)
+        if (strcmp(n->drains[i].device, device) == 0)
+            return &n->drains[i];
+    return NULL;
+}
+
+static void mark_drained(struct node *n, const char *device, int is_drained)
+{
+    char key[DEVICE_KEY_SIZE];
+    for (size_t i = 0; i < n->device_count; i++)
+        if (strcmp(node_device_key(&n->devices[i], key), device) == 0)
+            n->devices[i].is_drained = is_drained;
+}
+
+void node_drop_drain(struct node *n, const char *device)
+{
+    for (size_t i = n->drain_count; i-- > 0;) {
+        if (strcmp(n->drains[i].device, device) == 0) {
+            drain_row_done(&n->drains[i]);
+            n->drains[i] = n->drains[--n->drain_count];
+        }
+    }
+    mark_drained(n, device, 0);
+}
+
+void node_set_drain(struct node *n, const struct drain_row *r)
+{
+    struct drain_row copy = {.node = mem_strdup(r->node),
+                             .device = mem_strdup(r->device),
+                             .reason = mem_strdup(r->reason),
+                             .by = mem_strdup(r->by),
+                             .at_us = r->at_us};
+    node_drop_drain(n, copy.device);
+    n->drains = mem_realloc(n->drains, (n->drain_count + 1) * sizeof(*n->drains));
+    n->drains[n->drain_count++] = copy;
+    mark_drained(n, copy.device, 1);
 }
 
 int node_release(struct node *n, const char *attempt)
@@ -224,6 +256,7 @@ int node_release(struct node *n, const char *attempt)
         if (strcmp(n->devices[i].attempt, attempt) == 0) {
             n->devices[i].attempt[0] = '\0';
             n->devices[i].behind = 0;
+            n->devices[i].idle_us = 0;
             released++;
         }
     }
@@ -244,10 +277,11 @@ int64_t node_count_fitting(const struct node *n, const struct need *need, enum n
         return 0;
     for (size_t i = 0; i < n->device_count; i++) {
         const struct device *d = &n->devices[i];
-        int counts = which == NODE_COUNT_ALL    ? 1
-                     : which == NODE_COUNT_FREE ? node_device_free(d)
-                                                : node_device_open(d);
-        if (counts && node_device_fits(d, need))
+        int counts = which == NODE_COUNT_ALL     ? 1
+                     : which == NODE_COUNT_SOUND ? device_sound(d)
+                     : which == NODE_COUNT_FREE  ? node_device_free(d)
+                                                 : node_device_open(d);
+        if (counts && node_device_fits(d, need) && node_has_trainer(n, need, d->kind))
             count[d->kind]++;
     }
     if (need->kind != DEVICE_ANY)
@@ -276,14 +310,22 @@ enum node_health node_health_at(const struct node *n, int64_t now_us, int64_t st
 /* ---- whether it takes jobs ---- */
 int node_usable(const struct node *n)
 {
-    return n->health == NODE_READY && !n->trouble[0] && n->failed.until_us == 0;
+    return n->health == NODE_READY && !n->trouble[0] && n->failed.until_us == 0 && !n->mismatch &&
+           !node_drain(n, "");
 }
 
 const char *node_why_not(const struct node *n, int64_t now_us, char out[NODE_WHY_SIZE])
 {
     int64_t left_us = n->failed.until_us - now_us;
+    const struct drain_row *drain = node_drain(n, "");
+    char how[NODE_WHY_SIZE - 8];
     out[0] = '\0';
-    if (n->trouble[0])
+    if (drain) {
+        say_drain(drain, how, sizeof(how));
+        snprintf(out, NODE_WHY_SIZE, "It %s.", how);
+    } else if (n->mismatch)
+        snprintf(out, NODE_WHY_SIZE, "%s", n->mismatch);
+    else if (n->trouble[0])
         snprintf(out, NODE_WHY_SIZE, "%s", n->trouble);
     else if (n->failed.until_us)
         snprintf(out, NODE_WHY_SIZE,

@@ -8,14 +8,17 @@
  * (an ensemble, local SGD, delayed gradients, codecs, bfloat16) is never chosen.
  *
  * Memory of a rank: resources.memory, else the smallest device of the kind asked for that any
- * known node has, else no limit, and the plan says so.
+ * known node has, else the next larger of which a node has enough, else no limit, and the plan says
+ * so. Of a GPU that is its memory less NODE_GPU_ROOM.
  */
 #include "daemon/coordinator/planner.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
+#include "daemon/coordinator/explain.h"
 #include "daemon/coordinator/planner_parts.h"
 
 /* ---- requested ---- */
@@ -140,24 +143,86 @@ static int choose(const struct planner *p, struct plan *ret)
     return tried ? planner_refuse_memory(p) : refuse_grains(p);
 }
 
-/* ---- */
+/* ---- what there is ---- */
+static int takes_kind(const struct job_spec *job, int kind)
+{
+    return job->resources.device == DEVICE_ANY || (int)job->resources.device == kind;
+}
+
+void planner_view_size(struct planner_view *v, enum device_kind kind, int64_t memory)
+{
+    int64_t *smallest = &v->smallest_memory[kind];
+    struct planner_size *sizes = v->larger[kind];
+    int *count = &v->larger_count[kind], at = 0;
+    if (memory <= 0 || memory == *smallest)
+        return;
+    if (*smallest == 0 || memory < *smallest) {
+        int64_t before = *smallest;
+        *smallest = memory;
+        planner_view_size(v, kind, before);
+        return;
+    }
+    while (at < *count && sizes[at].memory < memory)
+        at++;
+    if ((at < *count && sizes[at].memory == memory) || at == PLANNER_MAX_SIZES)
+        return;
+    *count += *count < PLANNER_MAX_SIZES;
+    for (int i = *count - 1; i > at; i--)
+        sizes[i] = sizes[i - 1];
+    sizes[at] = (struct planner_size){.memory = memory};
+}
+
+void planner_view_node(struct planner_view *v, enum device_kind kind, const int64_t *memories,
+                       size_t count)
+{
+    for (int i = 0; i < v->larger_count[kind]; i++) {
+        struct planner_size *size = &v->larger[kind][i];
+        int64_t together = 0;
+        for (size_t k = 0; k < count; k++)
+            together += memories[k] >= size->memory;
+        size->together = together > size->together ? together : size->together;
+    }
+}
+
 static void set_limit(struct planner *p, const struct planner_view *view)
 {
     const struct resources *r = &p->job->resources;
     p->limit = INT64_MAX;
     if (r->memory > 0) {
         p->limit = r->memory;
-        p->limit_source = "resources.memory";
+        snprintf(p->limit_source, sizeof(p->limit_source), "resources.memory");
         return;
     }
     for (int kind = DEVICE_CPU; kind <= DEVICE_GPU; kind++) {
         int64_t smallest = view->smallest_memory[kind];
-        if ((r->device == DEVICE_ANY || (int)r->device == kind) && smallest > 0 &&
-            smallest < p->limit) {
+        if (takes_kind(p->job, kind) && smallest > 0 && smallest < p->limit) {
             p->limit = smallest;
-            p->limit_source = "the smallest such device";
+            snprintf(p->limit_source, sizeof(p->limit_source), "the smallest such device");
         }
     }
+}
+
+/* The next size above p->limit of which a node has enough: 1, and p->limit is that. */
+static int raise_limit(struct planner *p, const struct planner_view *view)
+{
+    int64_t next = INT64_MAX;
+    char had[32];
+    if (p->job->resources.memory > 0 || p->limit == INT64_MAX)
+        return 0;
+    for (int kind = DEVICE_CPU; kind <= DEVICE_GPU; kind++) {
+        for (int i = 0; takes_kind(p->job, kind) && i < view->larger_count[kind]; i++) {
+            const struct planner_size *size = &view->larger[kind][i];
+            if (size->memory > p->limit && size->memory < next &&
+                size->together >= p->job->resources.devices)
+                next = size->memory;
+        }
+    }
+    if (next == INT64_MAX)
+        return 0;
+    explain_bytes(p->limit, had);
+    snprintf(p->limit_source, sizeof(p->limit_source), "such devices that have more than %s", had);
+    p->limit = next;
+    return 1;
 }
 
 static int plan_command(const struct planner *p, struct plan *ret)
@@ -177,23 +242,54 @@ static int plan_command(const struct planner *p, struct plan *ret)
     return r;
 }
 
+static int plan_within(const struct planner *p, struct plan *ret)
+{
+    const struct strategy *s = &p->job->strategy;
+    if (p->job->command)
+        return plan_command(p, ret);
+    return s->kind == STRATEGY_AUTO && !s->is_mesh ? choose(p, ret) : plan_requested(p, ret);
+}
+
+static int lacks_memory(const struct faults *f)
+{
+    return f->count > 0 && strcmp(f->items[0].code, "does_not_fit") == 0;
+}
+
+/* Within the smallest device, so that it can run anywhere; else within the next larger ones. What
+ * is said of a job that fits in none is said of the largest. */
+static int plan_somewhere(struct planner *p, const struct planner_view *view, struct faults *f,
+                          struct plan *ret)
+{
+    for (;;) {
+        struct faults found = {0};
+        p->faults = &found;
+        int r = plan_within(p, ret);
+        if (r != 0 && lacks_memory(&found) && raise_limit(p, view)) {
+            faults_done(&found);
+            continue;
+        }
+        for (size_t i = 0; i < found.count; i++)
+            faults_add(f, found.items[i].pointer, found.items[i].code, found.items[i].hint, "%s",
+                       found.items[i].message);
+        faults_done(&found);
+        return r;
+    }
+}
+
 int planner_plan(const struct job_spec *job, const struct planner_view *view, struct plan *ret,
                  struct faults *f)
 {
-    struct planner p = {.job = job, .faults = f, .limit_source = ""};
+    struct planner p = {.job = job};
     struct plan plan = {0};
-    int chosen = job->strategy.kind == STRATEGY_AUTO && !job->strategy.is_mesh;
     set_limit(&p, view);
     if (job->resources.devices < 1 || job->resources.devices > PLAN_MAX_RANKS)
         return faults_add(f, "/resources/devices", "out_of_range", NULL,
                           "A job has 1 to %d devices, not %lld.", PLAN_MAX_RANKS,
                           (long long)job->resources.devices);
-    int r = job->command ? plan_command(&p, &plan)
-            : chosen     ? choose(&p, &plan)
-                         : plan_requested(&p, &plan);
+    int r = plan_somewhere(&p, view, f, &plan);
     if (r != 0)
         return r;
-    plan.chosen_by_auto = chosen;
+    plan.chosen_by_auto = job->strategy.kind == STRATEGY_AUTO && !job->strategy.is_mesh;
     *ret = plan;
     return 0;
 }

@@ -11,7 +11,7 @@ struct planner {
     const struct job_spec *job;
     struct faults *faults;
     int64_t limit; /* bytes a rank may use; INT64_MAX: no limit */
-    const char *limit_source;
+    char limit_source[96];
 };
 
 /* A mesh before it is known what else it takes to fit. */

@@ -28,6 +28,9 @@ static int class_compare(const struct queue_class *k, int64_t priority, const st
     int by_memory = compare_int(k->need.memory, n->memory);
     if (by_memory != 0)
         return by_memory;
+    int by_trains = compare_int(k->need.trains, n->trains);
+    if (by_trains != 0)
+        return by_trains;
     int by_node = strcmp(k->need.node, n->node);
     return by_node != 0 ? by_node : strcmp(k->need.share, n->share);
 }
@@ -64,7 +67,10 @@ static size_t item_find(const struct queue_class *k, int64_t seq)
 
 struct need queue_need(const struct job_row *job)
 {
-    struct need n = {.devices = job->devices, .kind = job->device_kind, .memory = job->memory};
+    struct need n = {.devices = job->devices,
+                     .kind = job->device_kind,
+                     .memory = job->memory,
+                     .trains = job->trains};
     if (job->checkpoint_share && job->checkpoint_share[0])
         snprintf(n.share, sizeof(n.share), "%s", job->checkpoint_share);
     else if (job->checkpoint_node)

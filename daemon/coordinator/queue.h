@@ -23,6 +23,7 @@ struct need {
     int64_t devices;
     int kind; /* enum device_kind of spec/job.h */
     int64_t memory;
+    int trains;                      /* 1: the node must have a trainer for that kind of device */
     char node[QUEUE_PLACE_MAX + 1];  /* that node; "": any */
     char share[QUEUE_PLACE_MAX + 1]; /* a node that sees this shared file system; "": any */
 };

@@ -2,10 +2,13 @@
  *
  * Order: priority, then age. All ranks of a job go on one node, on devices of one kind, so a job
  * fits where one ready node, without trouble and not resting (node.h), has as many free devices of
- * its kind with enough memory each. Of the nodes that fit, the one with the fewest free devices
- * left over is taken (big holes stay whole), then the first by name; of its devices, those with the
- * lowest index. A job for any kind of device gets GPUs where they fit. A job that goes on from a
- * checkpoint fits only where that checkpoint can be seen.
+ * its kind with enough memory each, and for a training job the trainer for that kind. A device is
+ * free where its node calls it ready, nobody has drained it, and no other name of the same hardware
+ * is in use (node.h). Of the nodes that fit, those are preferred where the GPUs are of one model
+ * and linked, then those where they are of one model (pick.h); of these the one with the fewest
+ * free devices left over is taken (big holes stay whole), then the first by name. A job for any
+ * kind of device gets GPUs where they fit. A job that goes on from a checkpoint fits only where
+ * that checkpoint can be seen.
  *
  * The first job in the order that waits for devices, and would fit on a ready node if that were
  * empty, has one kept for it: of those nodes, the one with the most of its devices free when it
@@ -26,6 +29,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "daemon/coordinator/pick.h"
 
 static int kind_that_fits(const struct node *n, const struct need *need, enum node_count which,
                           struct need *ret)
@@ -42,37 +46,42 @@ static int kind_that_fits(const struct node *n, const struct need *need, enum no
     return 0;
 }
 
-static void take_devices(struct node *n, const struct need *need, struct device **devices)
+/* A node where the job could run. */
+struct place {
+    struct node *node;
+    struct need need; /* with the kind it has there */
+    int64_t left;     /* free devices of the kind that would be left over */
+    enum pick pick;
+};
+
+static int is_better(const struct place *a, const struct place *b)
 {
-    int64_t taken = 0;
-    for (size_t i = 0; i < n->device_count && taken < need->devices; i++) {
-        struct device *d = &n->devices[i];
-        if (node_device_fits(d, need) && node_device_open(d))
-            devices[taken++] = d;
-    }
+    if (a->need.kind != b->need.kind)
+        return a->need.kind == DEVICE_GPU;
+    return a->pick != b->pick ? a->pick < b->pick : a->left < b->left;
 }
 
 struct node *sched_place(const struct nodes *nodes, const struct need *need,
                          struct device **devices)
 {
-    struct node *best = NULL;
-    struct need best_need = *need;
-    int64_t best_left = 0;
+    struct place best = {0};
+    size_t bytes = (size_t)need->devices * sizeof(*devices);
+    CLEANUP(mem_freep) struct device **tried = mem_alloc(bytes + 1);
     for (size_t i = 0; i < nodes->count; i++) {
-        struct node *n = nodes->items[i];
-        struct need here;
-        if (!node_usable(n) || !kind_that_fits(n, need, NODE_COUNT_OPEN, &here))
+        struct place p = {.node = nodes->items[i]};
+        if (!node_usable(p.node) || !kind_that_fits(p.node, need, NODE_COUNT_OPEN, &p.need))
             continue;
-        int64_t left = node_count_fitting(n, &here, NODE_COUNT_OPEN) - need->devices;
-        if (!best || left < best_left) {
-            best = n;
-            best_need = here;
-            best_left = left;
-        }
+        p.left = node_count_fitting(p.node, &p.need, NODE_COUNT_OPEN) - need->devices;
+        if (best.node && best.pick == PICK_LINKED && p.need.kind == best.need.kind &&
+            p.left >= best.left)
+            continue;
+        p.pick = pick_devices(p.node, &p.need, tried);
+        if (best.node && !is_better(&p, &best))
+            continue;
+        best = p;
+        memcpy(devices, tried, bytes);
     }
-    if (best)
-        take_devices(best, &best_need, devices);
-    return best;
+    return best.node;
 }
 
 /* ---- the pass ---- */
@@ -115,7 +124,7 @@ static struct node *node_to_keep(const struct nodes *nodes, const struct need *n
     for (size_t i = 0; i < nodes->count; i++) {
         struct node *n = nodes->items[i];
         struct need here;
-        if (!node_usable(n) || !kind_that_fits(n, need, NODE_COUNT_ALL, &here))
+        if (!node_usable(n) || !kind_that_fits(n, need, NODE_COUNT_SOUND, &here))
             continue;
         int64_t count = node_count_fitting(n, &here, NODE_COUNT_FREE);
         if (count > most) {
@@ -139,7 +148,7 @@ static struct node *keeper_of(struct nodes *nodes, const struct candidate *c, st
 {
     struct node *n = nodes->keeper;
     if (n && nodes->keeper_for == c->seq && node_usable(n) &&
-        kind_that_fits(n, &c->need, NODE_COUNT_ALL, ret_here))
+        kind_that_fits(n, &c->need, NODE_COUNT_SOUND, ret_here))
         return n;
     n = node_to_keep(nodes, &c->need, ret_here);
     for (size_t i = 0; n && i < n->device_count; i++)
@@ -156,7 +165,7 @@ static int keep(struct nodes *nodes, const struct candidate *c)
     struct node *n = keeper_of(nodes, c, &here);
     if (!n)
         return 0;
-    int64_t spare = node_count_fitting(n, &here, NODE_COUNT_ALL) - here.devices;
+    int64_t spare = node_count_fitting(n, &here, NODE_COUNT_SOUND) - here.devices;
     for (size_t i = 0; i < n->device_count; i++)
         spare -= n->devices[i].behind && node_device_fits(&n->devices[i], &here);
     for (size_t i = 0; i < n->device_count; i++) {
@@ -206,6 +215,8 @@ int sched_pass(struct queue *q, struct nodes *nodes, sched_assign_fn *assign, vo
     CLEANUP(mem_freep)
     struct device **devices = mem_alloc((NODE_MAX_DEVICES + 1) * sizeof(*devices));
     struct candidate *list = all, waiting;
+    if (nodes->unsettled)
+        nodes_settle(nodes);
     int is_waiting = first_blocked(q, nodes, &waiting), kept = 0;
     keep_nothing(nodes);
     for (int placed = 0; count > 0;) {

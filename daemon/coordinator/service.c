@@ -3,10 +3,13 @@
  * artifacts, events), service_nodes.c and service_agent.c. */
 #include "api/service.h"
 
+#include <string.h>
+
 #include "base/buf.h"
 #include "base/id.h"
 #include "base/mem.h"
 #include "daemon/coordinator/coordinator.h"
+#include "daemon/coordinator/telemetry.h"
 
 int coordinator_job(struct service *c, const char *id, struct job_row *ret, struct service_reply *r)
 {
@@ -71,14 +74,16 @@ static void jobs_text(struct buf *b, const int64_t counts[JOB_STATE__MAX])
 
 static void nodes_text(struct buf *b, const struct nodes *l)
 {
-    int64_t health[NODE_HEALTH__MAX] = {0}, leased = 0, idle = 0, busy = 0;
+    static const char *const states[] = {"free",     "leased", "busy",   "drained",
+                                         "conflict", "dirty",  "failed", "lost"};
+    int64_t health[NODE_HEALTH__MAX] = {0}, devices[ARRAY_LEN(states)] = {0};
     for (size_t i = 0; i < l->count; i++) {
         const struct node *n = l->items[i];
         health[n->health]++;
         for (size_t k = 0; k < n->device_count; k++) {
-            leased += n->devices[k].attempt[0] != '\0';
-            idle += node_device_free(&n->devices[k]);
-            busy += n->devices[k].attempt[0] == '\0' && n->devices[k].haunted;
+            const char *shown = node_device_shown(&n->devices[k]);
+            for (size_t s = 0; s < ARRAY_LEN(states); s++)
+                devices[s] += strcmp(shown, states[s]) == 0;
         }
     }
     family(b, "trainyard_nodes", "gauge", "Nodes by state.");
@@ -86,10 +91,8 @@ static void nodes_text(struct buf *b, const struct nodes *l)
         buf_addf(b, "trainyard_nodes{state=\"%s\"} %lld\n", node_health_name((enum node_health)h),
                  (long long)health[h]);
     family(b, "trainyard_devices", "gauge", "Devices by state.");
-    buf_addf(b,
-             "trainyard_devices{state=\"free\"} %lld\ntrainyard_devices{state=\"leased\"} %lld\n"
-             "trainyard_devices{state=\"busy\"} %lld\n",
-             (long long)idle, (long long)leased, (long long)busy);
+    for (size_t s = 0; s < ARRAY_LEN(states); s++)
+        buf_addf(b, "trainyard_devices{state=\"%s\"} %lld\n", states[s], (long long)devices[s]);
 }
 
 int service_metrics(struct service *c, struct service_reply *r)
@@ -115,6 +118,9 @@ int service_metrics(struct service *c, struct service_reply *r)
             c->restarts);
     counter(&b, "trainyard_dropped_report_lines_total", "Report lines that were wrong.",
             c->dropped_lines);
+    counter(&b, "trainyard_dropped_figures_total", "Figures of devices that were wrong.",
+            c->dropped_figures);
+    telemetry_metrics(&c->nodes, c->now_us, &b);
     r->status = 200;
     r->content_type = "text/plain; version=0.0.4; charset=utf-8";
     r->text = buf_steal(&b);

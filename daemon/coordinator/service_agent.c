@@ -16,9 +16,11 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/coordinator/coordinator.h"
+#include "daemon/coordinator/devices.h"
 #include "daemon/coordinator/job.h"
 #include "daemon/coordinator/kept.h"
 #include "daemon/coordinator/reports.h"
+#include "daemon/coordinator/telemetry.h"
 #include "daemon/coordinator/tries.h"
 #include "daemon/coordinator/wanted.h"
 
@@ -33,7 +35,7 @@ struct sync {
     struct node *node;
     const char *name, *version, *boot_id, *state_id, *trouble, *run, *share;
     int64_t wait_ms, seen, wall_us, sequence;
-    const json_t *devices, *attempts;
+    const json_t *devices, *attempts, *telemetry, *trainers;
     const json_t *held; /* checkpoints that lie there, or NULL: not said now */
     int rebooted;
     int late;        /* an older request than the newest that was applied */
@@ -68,6 +70,9 @@ static int check_body(const struct sync *s, struct service_reply *r)
     if (s->held && (!json_is_array(s->held) || json_array_size(s->held) > KEPT_MAX_JOBS))
         return service_fail(r, 400, "invalid_sync", "checkpoints must be an array of at most %d.",
                             KEPT_MAX_JOBS);
+    if (s->trainers && !json_is_array(s->trainers))
+        return service_fail(r, 400, "invalid_sync",
+                            "trainers must be an array of \"cpu\" and \"cuda\".");
     if (!json_is_array(s->attempts) || json_array_size(s->attempts) > NODE_MAX_ATTEMPTS)
         return service_fail(r, 400, "invalid_sync", "attempts must be an array of at most %d.",
                             NODE_MAX_ATTEMPTS);
@@ -77,15 +82,16 @@ static int check_body(const struct sync *s, struct service_reply *r)
 static int read_body(struct sync *s, const json_t *body, struct service_reply *r)
 {
     json_int_t wait_ms, seen, wall_us, sequence = 0;
-    json_t *devices, *attempts, *held = NULL;
+    json_t *devices, *attempts, *held = NULL, *telemetry = NULL, *trainers = NULL;
     json_error_t je;
-    if (json_unpack_ex((json_t *)body, &je, 0,
-                       "{s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o, s?s, s?s, s?s, s?I, s?s, s?o}",
-                       "node", &s->name, "version", &s->version, "boot_id", &s->boot_id, "wait_ms",
-                       &wait_ms, "seen", &seen, "wall_us", &wall_us, "devices", &devices,
-                       "attempts", &attempts, "state_id", &s->state_id, "trouble", &s->trouble,
-                       "run", &s->run, "sequence", &sequence, "checkpoint_share", &s->share,
-                       "checkpoints", &held) != 0)
+    if (json_unpack_ex(
+            (json_t *)body, &je, 0,
+            "{s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o, s?s, s?s, s?s, s?I, s?s, s?o, s?o, s?o}",
+            "node", &s->name, "version", &s->version, "boot_id", &s->boot_id, "wait_ms", &wait_ms,
+            "seen", &seen, "wall_us", &wall_us, "devices", &devices, "attempts", &attempts,
+            "state_id", &s->state_id, "trouble", &s->trouble, "run", &s->run, "sequence", &sequence,
+            "checkpoint_share", &s->share, "checkpoints", &held, "telemetry", &telemetry,
+            "trainers", &trainers) != 0)
         return service_fail(r, 400, "invalid_sync", "The sync cannot be read: %s.", je.text);
     s->state_id = s->state_id ? s->state_id : "";
     s->trouble = s->trouble ? s->trouble : "";
@@ -98,6 +104,8 @@ static int read_body(struct sync *s, const json_t *body, struct service_reply *r
     s->wall_us = wall_us;
     s->devices = devices;
     s->attempts = attempts;
+    s->telemetry = telemetry;
+    s->trainers = trainers;
     return check_body(s, r);
 }
 
@@ -153,7 +161,6 @@ static int node_joins(struct sync *s, struct err *e)
 static int node_reboots(struct sync *s, struct err *e)
 {
     struct service *c = s->service;
-    s->rebooted = 1;
     coordinator_wish(c, s->node);
     log_event(LOG_LEVEL_WARNING, "node_rebooted", "node=%s", s->name);
     return job_event(c->store, "node_rebooted", NULL, s->name,
@@ -168,13 +175,12 @@ static int update_node(struct sync *s, int devices_changed, struct err *e)
     struct service *c = s->service;
     struct node *n = s->node;
     int is_new = n->joined_us == 0;
-    int rebooted = !is_new && strcmp(n->boot_id, s->boot_id) != 0;
     int rc = 0;
     if (is_new)
         rc = node_joins(s, e);
-    if (rc == 0 && rebooted)
+    if (rc == 0 && s->rebooted)
         rc = node_reboots(s, e);
-    int changed = is_new || rebooted || devices_changed || strcmp(n->version, s->version) != 0 ||
+    int changed = is_new || s->rebooted || devices_changed || strcmp(n->version, s->version) != 0 ||
                   c->wall_us - n->stored_seen_us > STORE_SEEN_US;
     mem_replace(&n->boot_id, s->boot_id);
     mem_replace(&n->state_id, s->state_id);
@@ -223,6 +229,50 @@ static void take_share(struct sync *s)
     if (strcmp(s->node->share, s->share) == 0)
         return;
     mem_replace(&s->node->share, s->share);
+    coordinator_capacity(s->service);
+}
+
+/* Which trainer programs it has; an agent that does not say has the one for CPUs. What else it
+ * names is for a version to come. */
+static void take_trainers(struct sync *s)
+{
+    unsigned trainers = s->trainers ? 0 : NODE_TRAINER_CPU;
+    for (size_t i = 0; i < json_array_size(s->trainers); i++) {
+        const char *name = json_string_value(json_array_get(s->trainers, i));
+        trainers |= name && strcmp(name, "cpu") == 0    ? NODE_TRAINER_CPU
+                    : name && strcmp(name, "cuda") == 0 ? NODE_TRAINER_CUDA
+                                                        : 0;
+    }
+    if (trainers == s->node->trainers)
+        return;
+    s->node->trainers = trainers;
+    coordinator_capacity(s->service);
+}
+
+/* ---- its devices ---- */
+/* Before its attempts: what ended for a device's sake is judged by how the device is. */
+static int take_devices(struct sync *s, struct err *e)
+{
+    struct node *n = s->node;
+    take_trainers(s);
+    int rc = devices_follow(s->service, n, e);
+    uint64_t wrong = telemetry_take(n, s->telemetry, s->service->now_us);
+    if (wrong > 0 && s->service->dropped_figures == 0)
+        log_event(LOG_LEVEL_WARNING, "figures_ignored", "node=%s reason=%s", n->name,
+                  log_quote("telemetry that makes no sense; told once, trainyard_dropped_figures_"
+                            "total counts"));
+    s->service->dropped_figures += wrong;
+    return rc;
+}
+
+/* Says once that a list was not taken, and once that it is right again. */
+static void tell_mismatch(struct sync *s, int was_wrong)
+{
+    const struct node *n = s->node;
+    if (!n->mismatch == !was_wrong)
+        return;
+    log_event(n->mismatch ? LOG_LEVEL_WARNING : LOG_LEVEL_INFO, "node_devices", "node=%s reason=%s",
+              n->name, log_quote(n->mismatch ? n->mismatch : "right again"));
     coordinator_capacity(s->service);
 }
 
@@ -430,13 +480,14 @@ static int apply(struct sync *s, int devices_changed, struct err *e)
     rc = update_node(s, devices_changed, e);
     if (rc == 0)
         rc = node_speaks(s, e);
-    s->late = is_late(s);
     if (rc == 0 && !s->late) {
         note_heard(s);
         take_trouble(s);
         take_share(s);
-        rc = take_attempts(s, e);
+        rc = take_devices(s, e);
     }
+    if (rc == 0 && !s->late)
+        rc = take_attempts(s, e);
     if (rc != 0)
         store_undo(s->service->store);
     else
@@ -514,7 +565,11 @@ int service_agent_sync(struct service *c, const json_t *body, uint64_t ticket, i
     s.node = nodes_get(&c->nodes, s.name);
     s.wish_before = s.node->wish;
     c->syncs++;
-    int devices_changed = node_set_devices(s.node, s.devices, &e);
+    s.rebooted = s.node->joined_us != 0 && strcmp(s.node->boot_id, s.boot_id) != 0;
+    s.late = is_late(&s); /* an old list may call a device ready that has been found dirty since */
+    int was_wrong = s.node->mismatch != NULL;
+    int devices_changed = s.late ? 0 : node_set_devices(s.node, s.devices, &e);
+    tell_mismatch(&s, was_wrong);
     if (devices_changed < 0) {
         if (s.node->joined_us == 0) /* it has not become one */
             nodes_drop(&c->nodes, s.node);

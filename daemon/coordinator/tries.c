@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "daemon/coordinator/job.h"
 #include "daemon/coordinator/kept.h"
+#include "daemon/coordinator/pick.h"
 
 /* ---- making one ---- */
 /* 1 if `count` ports from `port` on overlap those of a live attempt: it has one for each rank. */
@@ -67,13 +68,15 @@ static int take_leases(struct service *c, const struct attempt_row *a, struct no
 static int event_created(struct service *c, const struct attempt_row *a,
                          struct device *const *devices, int64_t count, struct err *e)
 {
+    char how[PICK_TEXT_SIZE];
     json_t *indices = json_array();
+    pick_say(devices, count, how);
     for (int64_t rank = 0; rank < count; rank++)
         json_array_append_new(indices, json_integer(devices[rank]->index));
     return job_event(c->store, "attempt_created", a->job_id, a->node,
-                     json_pack("{s:s, s:I, s:I, s:o}", "attempt", a->id, "number",
+                     json_pack("{s:s, s:I, s:I, s:o, s:s*}", "attempt", a->id, "number",
                                (json_int_t)a->number, "epoch", (json_int_t)a->epoch, "devices",
-                               indices),
+                               indices, "placement", how[0] ? how + strlen("; ") : NULL),
                      c->wall_us, e);
 }
 
@@ -90,7 +93,7 @@ static void say_attempt(const struct job_row *job, char out[200])
 static int create_rows(struct service *c, struct job_row *job, struct attempt_row *a,
                        struct node *n, struct device *const *devices, int64_t count, struct err *e)
 {
-    char reason[400], attempt[200];
+    char reason[800], attempt[200], how[PICK_TEXT_SIZE];
     int rc = store_epoch_next(c->store, &a->epoch, e);
     if (rc == 0)
         rc = lease_ports(c, n, count, &a->port, e);
@@ -104,7 +107,8 @@ static int create_rows(struct service *c, struct job_row *job, struct attempt_ro
         return rc;
     say_attempt(job, attempt);
     job->attempt = a->number;
-    snprintf(reason, sizeof(reason), "Starting on node %s%s.", n->name, attempt);
+    snprintf(reason, sizeof(reason), "Starting on node %s%s%s.", n->name, attempt,
+             pick_say(devices, count, how));
     return job_move(c->store, job, JOB_STARTING, "starting", reason, c->wall_us, e);
 }
 

@@ -26,12 +26,16 @@ static const json_t *observed_find(const json_t *observed, const char *attempt)
 }
 
 /* ---- the launch document (docs/protocols.md, section 2) ---- */
-static const char *kind_on(const struct node *n, int64_t index)
+/* What a rank is told of its device, beside its index. */
+static void add_device(const struct node *n, int64_t index, json_t *rank)
 {
-    for (size_t i = 0; i < n->device_count; i++)
+    const struct device *d = NULL;
+    for (size_t i = 0; i < n->device_count && !d; i++)
         if (n->devices[i].index == index)
-            return device_kind_name(n->devices[i].kind);
-    return device_kind_name(DEVICE_CPU);
+            d = &n->devices[i];
+    json_object_set_new(rank, "kind", json_string(device_kind_name(d ? d->kind : DEVICE_CPU)));
+    if (d && d->kind == DEVICE_GPU && d->uuid[0])
+        json_object_set_new(rank, "uuid", json_string(d->uuid));
 }
 
 static int launch_ranks(struct service *c, const struct node *n, const struct attempt_row *a,
@@ -41,10 +45,11 @@ static int launch_ranks(struct service *c, const struct node *n, const struct at
     int count = store_lease_of(c->store, a->id, NODE_MAX_DEVICES, leases, e);
     json_t *ranks = json_array();
     for (int i = 0; i < count; i++) {
-        json_array_append_new(
-            ranks, json_pack("{s:I, s:I, s:I, s:s}", "rank", (json_int_t)leases[i].rank,
-                             "local_rank", (json_int_t)leases[i].rank, "device",
-                             (json_int_t)leases[i].device, "kind", kind_on(n, leases[i].device)));
+        json_t *rank =
+            json_pack("{s:I, s:I, s:I}", "rank", (json_int_t)leases[i].rank, "local_rank",
+                      (json_int_t)leases[i].rank, "device", (json_int_t)leases[i].device);
+        add_device(n, leases[i].device, rank);
+        json_array_append_new(ranks, rank);
         lease_row_done(&leases[i]);
     }
     free(leases);

@@ -380,7 +380,17 @@ static void devices_are_checked(void **state)
         "[{\"index\":0,\"kind\":\"tpu\"}]",
         "[{\"index\":0.5,\"kind\":\"cpu\"}]",
         "[{\"index\":0,\"kind\":\"cpu\"},{\"index\":0,\"kind\":\"gpu\"}]",
-        "[{\"index\":0,\"kind\":\"cpu\",\"memory_bytes\":-5}]"};
+        "[{\"index\":0,\"kind\":\"cpu\",\"memory_bytes\":-5}]",
+        "[{\"index\":0,\"kind\":\"gpu\",\"state\":\"tired\"}]",
+        "[{\"index\":0,\"kind\":\"gpu\",\"code\":\"Not a code\"}]",
+        "[{\"index\":0,\"kind\":\"gpu\",\"uuid\":\"GPU 1\"}]",
+        "[{\"index\":0,\"kind\":\"gpu\",\"uuid\":7}]",
+        "[{\"index\":0,\"kind\":\"gpu\",\"numa\":-2}]",
+        "[{\"index\":0,\"kind\":\"gpu\",\"links\":{}}]",
+        "[{\"index\":0,\"kind\":\"gpu\",\"links\":[{}]}]",
+        "[{\"index\":0,\"kind\":\"gpu\",\"links\":[{\"uuid\":\"a\",\"count\":-1}]}]",
+        "[{\"index\":0,\"kind\":\"gpu\",\"uuid\":\"GPU-a\"},"
+        "{\"index\":1,\"kind\":\"gpu\",\"uuid\":\"GPU-a\"}]"};
     struct node *n = add_node(c, "n1", 2, 0, 7);
     snprintf(n->devices[1].attempt, ID_SIZE, "att");
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
@@ -391,11 +401,16 @@ static void devices_are_checked(void **state)
     }
     assert_int_equal(n->device_count, 2);
     struct err e = {0};
-    json_auto_t *doc = json_loads("[{\"index\":1,\"kind\":\"gpu\"}]", 0, NULL);
+    json_auto_t *doc = json_loads("[{\"index\":1,\"kind\":\"cpu\"}]", 0, NULL);
     assert_int_equal(node_set_devices(n, doc, &e), 1);
     assert_int_equal(node_set_devices(n, doc, &e), 0);
+    assert_int_equal(n->device_count, 1);
     assert_string_equal(n->devices[0].attempt, "att"); /* a lease survives a new list */
     json_auto_t *none = json_array();
+    assert_int_equal(node_set_devices(n, none, &e), 1);
+    assert_int_equal(n->device_count, 1); /* and one without it */
+    assert_true(n->devices[0].absent);
+    assert_int_equal(node_release(n, "att"), 1);
     assert_int_equal(node_set_devices(n, none, &e), 1);
     assert_int_equal(n->device_count, 0);
 }

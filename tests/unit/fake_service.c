@@ -226,6 +226,27 @@ int service_node_show(struct service *s, const char *name, struct service_reply 
     return begin(s, "node", name, r) ? -1 : answer(r, json_pack("{s:s?}", "name", name));
 }
 
+static int fake_drain(struct service *s, const char *verb, const char *name,
+                      const struct drain_request *q, struct service_reply *r)
+{
+    if (begin(s, verb, name, r))
+        return -1;
+    return answer(r, json_pack("{s:s, s:s, s:s, s:s?, s:I}", "name", name, "reason", q->reason,
+                               "by", q->by, "uuid", q->uuid, "index", (json_int_t)q->index));
+}
+
+int service_node_drain(struct service *s, const char *name, const struct drain_request *q,
+                       struct service_reply *r)
+{
+    return fake_drain(s, "drain", name, q, r);
+}
+
+int service_node_undrain(struct service *s, const char *name, const struct drain_request *q,
+                         struct service_reply *r)
+{
+    return fake_drain(s, "undrain", name, q, r);
+}
+
 int service_version(struct service *s, struct service_reply *r)
 {
     return begin(s, "version", NULL, r) ? -1 : answer(r, json_pack("{s:s}", "version", "0"));
