@@ -320,7 +320,8 @@ static void one_gpu_on_two_nodes_has_one_owner(void **state)
     gpus_say("n1", mine, status(w, "running", NULL));
     advance(50); /* n1 falls silent; what it leases stays leased */
     gpus_say("n2", theirs, NULL);
-    expect_job(b, "pending", "waiting_for_devices");
+    expect_job(b, "pending", "devices_not_ready");
+    expect_reason(b, "node n1 reports the same device, GPU-n1-0, as its device 0");
     gpus_say("n1", mine, status(w, "ended", exit_of("done", "done")));
     expect_devices(b, "n1:0 ");
 }
@@ -377,7 +378,7 @@ static void instances_wait_for_what_has_the_whole(void **state)
     json_object_set_new(json_array_get(list, 1), "mig_of", json_string("GPU-n1-0"));
     gpus_say("n1", list, status(w, "running", NULL));
     CLEANUP(mem_freep) char *b = new_job(GPU_JOB(1, ""));
-    expect_job(b, "pending", "waiting_for_devices");
+    expect_job(b, "pending", "devices_not_ready");
     expect_device("n1", 1, "why_not",
                   "GPU 1 is not used: device 0, which it is a part of, is leased as a whole");
     gpus_say("n1", list, status(w, "ended", exit_of("done", "done")));
