@@ -44,16 +44,33 @@ lib    = $(BUILD)/lib$(subst /,-,$(1)).a
 srcs   = $(filter-out $(1)/main.c,$(wildcard $(1)/*.c))
 objs   = $(patsubst %.c,$(BUILD)/%.o,$(1))
 
-# ---- CUDA: trainer/cuda, where there is an nvcc (CUDA=0: not even then) ----
+# ---- CUDA: trainer/cuda, where there are nvcc 12 or later, cuBLAS and NCCL (CUDA=0: not even then) ----
+# CUDA_HOME and NCCL_HOME: where they are. CUDA=1 insists: what is missing is an error.
 NVCC       ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
-CUDA_HOME  ?= $(patsubst %/bin/nvcc,%,$(wildcard /usr/local/cuda/bin/nvcc))
-CUDA       ?= $(if $(NVCC),1,0)
-CUDA_ARCHS ?= 80 90 100
+CUDA_HOME  ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+NCCL_HOME  ?= $(CUDA_HOME)
+CUDA_PLACES = $(NCCL_HOME) $(CUDA_HOME) /usr /usr/local
+cuda_has    = $(firstword $(wildcard $(foreach d,$(CUDA_PLACES),$(d)/include/$(1) $(d)/include/*-linux-gnu/$(1))))
+NVCC_RELEASE = $(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1\2/p')
+CUDA_LACKS  = $(if $(NVCC),$(if $(call cuda_has,cublasLt.h),,cublasLt.h) $(if $(call cuda_has,nccl.h),,nccl.h) \
+              $(shell [ "$(NVCC_RELEASE)" -ge 120 ] 2>/dev/null || echo nvcc-12-or-later),nvcc)
+ifeq ($(CUDA),)
+CUDA_LEFT_OUT := $(strip $(CUDA_LACKS))
+CUDA          := $(if $(CUDA_LEFT_OUT),0,1)
+else ifneq ($(CUDA),0)
+ifneq ($(strip $(CUDA_LACKS)),)
+$(error CUDA=$(CUDA) asks for the trainer for GPUs, and this machine lacks: $(strip $(CUDA_LACKS)) (CUDA_HOME=$(CUDA_HOME), NCCL_HOME=$(NCCL_HOME)); CUDA=0 goes without)
+endif
+endif
+CUDA_ARCHS ?= 80 90 $(if $(filter 120 121 122 123 124 125 126 127,$(NVCC_RELEASE)),,100)
 CUDA_SRCS  := $(wildcard trainer/cuda/*.cu)
 CUDA_WARN  := -Wall,-Wextra,-Wno-missing-field-initializers,-Werror
-# No contraction, as for the CPU's loops: elem.h gives one result everywhere. What wants fma says fmaf().
-NVCC_FLAGS  = -std=c++20 -O3 -fmad=false -lineinfo -Werror all-warnings -Xcompiler $(CUDA_WARN) \
-              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a))
+# Machine code for each of CUDA_ARCHS, and PTX of the last for what comes after it. No contraction, so
+# that a GPU rounds an element's mathematics as the CPU does.
+NVCC_FLAGS  = -std=c++20 -O3 -lineinfo -fmad=false -Werror all-warnings -Xcompiler $(CUDA_WARN) \
+              $(addprefix -I,$(wildcard $(NCCL_HOME)/include)) \
+              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+              $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$(a),code=compute_$(a))
 
 $(BUILD)/trainer/cuda/%.o: trainer/cuda/%.cu
 	@mkdir -p $(@D)
@@ -86,6 +103,7 @@ $(BUILD)/libemu.a: $(EMU_SRCS:%.cc=$(BUILD)/emu/%.o)
 	@rm -f $@
 	@ar rcs $@ $^
 
+.DEFAULT_GOAL := all
 PROGRAMS := trainyardd trainyard-agent trainyard-shim trainyard-trainer trainyard
 BINS     := $(PROGRAMS:%=$(BUILD)/%)
 CUDA_PROGRAM := $(if $(CUDA_SRCS),$(BUILD)/trainyard-trainer-cuda)
@@ -94,6 +112,8 @@ CUDA_PROGRAM := $(if $(CUDA_SRCS),$(BUILD)/trainyard-trainer-cuda)
         deps-check deps-test build-tests units check-gpu gpu-kit cuda-tests fuzzers FORCE
 
 all: deps-check $(BINS) $(if $(filter 1,$(CUDA)),$(CUDA_PROGRAM))
+	@$(if $(CUDA_LEFT_OUT),echo "$(CUDA_LEFT_OUT_WORDS)",:)
+CUDA_LEFT_OUT_WORDS = trainyard-trainer-cuda (training on GPUs) is left out: this machine lacks $(CUDA_LEFT_OUT); CUDA_HOME and NCCL_HOME may say where they are.
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -153,7 +173,8 @@ $(BUILD)/trainyard-shim: $(BUILD)/daemon/shim/main.o \
 $(BUILD)/trainyard-trainer: $(BUILD)/trainer/main.o $(call lib,trainer) $(call lib,spec) $(call lib,base)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) -o $@ $^ $(TRAINER_LIBS) $(JANSSON_LIBS)
-CUDA_LIBS = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublas -lcublasLt -lnccl -lcudart
+CUDA_LIB_DIRS = $(wildcard $(foreach d,$(sort $(CUDA_HOME) $(NCCL_HOME)),$(d)/lib64 $(if $(filter /usr,$(d)),,$(d)/lib)))
+CUDA_LIBS = $(foreach d,$(CUDA_LIB_DIRS),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lnccl -lcudart
 $(BUILD)/trainyard-trainer-cuda: $(BUILD)/trainer/main.o $(BUILD)/libtrainer-cuda.a $(call lib,trainer) $(call lib,spec) $(call lib,base)
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(CUDA_LIBS) $(TRAINER_LIBS) $(JANSSON_LIBS)
