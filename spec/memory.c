@@ -106,7 +106,16 @@ static void set_part(const struct layer *l, const struct tensor_cut *c, int rank
     set_kept(l, out, channels, f);
 }
 
-#define WORKSPACE (4.0 * 1024 * 1024) /* of matrix products: trainer/ops_cpu_gemm.c */
+/* What verbs keep for themselves: of matrix products (trainer/ops_cpu_gemm.c); a GPU's scratch and
+ * cuBLASLt's (trainer/cuda/device_memory.cu). */
+#define CPU_WORKSPACE (4.0 * 1024 * 1024)
+#define GPU_SCRATCH   (64.0 * 1024 * 1024)
+#define GPU_BLAS      (32.0 * 1024 * 1024)
+
+int memory_is_apart(const struct job_spec *job)
+{
+    return job->resources.device == DEVICE_GPU;
+}
 
 /* ---- layers ---- */
 
@@ -216,17 +225,48 @@ void memory_done(struct memory_view *v)
     *v = (struct memory_view){0};
 }
 
+/* The largest operand of a product that a rank at `place` has: an input or output of a layer, or a
+ * matrix. Where layers move any may come there. */
+static double widest_operand(const struct memory_view *v, int place)
+{
+    const struct plan *p = v->plan;
+    double widest = 0;
+    for (int s = 0; s < plan_stages(p); s++)
+        for (int l = p->stage_first[s]; l < p->stage_first[s + 1]; l++) {
+            const struct layer *x = &v->job->model.layers[l];
+            if (s % p->pipeline != place && !p->parallel.rebalance)
+                continue;
+            widest = fmax(widest, v->rows * (double)shape_elements(&x->in));
+            widest = fmax(widest, v->rows * (double)shape_elements(&x->out));
+            for (int t = 0; t < x->tensor_count; t++)
+                widest = fmax(widest, (double)shape_elements(&x->tensors[t].shape));
+        }
+    return widest;
+}
+
+static double workspace(const struct memory_view *v, int place)
+{
+    enum compute_type c = v->job->precision.compute;
+    if (!memory_is_apart(v->job))
+        return CPU_WORKSPACE;
+    double operand = c == COMPUTE_BFLOAT16 || c == COMPUTE_FLOAT16
+                         ? fmax(widest_operand(v, place), GPU_SCRATCH / 4)
+                         : 0;
+    return GPU_SCRATCH + GPU_BLAS + 2 * 2 * operand;
+}
+
 void memory_rank(const struct memory_view *v, int place, struct plan_bytes *ret)
 {
     double shared = 0;
-    *ret = (struct plan_bytes){.shared = v->shared, .transport = v->transport};
+    *ret = (struct plan_bytes){
+        .shared = v->shared, .transport = v->transport, .workspace = workspace(v, place)};
     memory_add_values(v, place, &ret->values, &shared);
     memory_add_frames(v, place, ret);
 }
 
 double memory_total(const struct plan_bytes *b)
 {
-    return b->values + b->shared + b->frames + b->work + b->transport + WORKSPACE;
+    return b->values + b->shared + b->frames + b->work + b->transport + b->workspace;
 }
 
 int64_t plan_memory(const struct job_spec *job, const struct plan *p)

@@ -30,6 +30,7 @@ struct plan_bytes {
     double frames;    /* activations in flight */
     double work;      /* what frames share: gradients, windows, scratch; sums and labels */
     double transport; /* channels and stages of the transport */
+    double workspace; /* what the device's verbs keep for themselves */
 };
 
 /* All that a plan's ranks have in common. */
@@ -41,6 +42,9 @@ struct memory_view {
     double rows;               /* items of the largest of them */
     double shared, transport;  /* as in plan_bytes */
 };
+
+/* 1 if the job's devices have memory of their own: what the host keeps does not count then. */
+int memory_is_apart(const struct job_spec *job);
 
 void memory_open(struct memory_view *v, const struct job_spec *job, const struct plan *p);
 void memory_done(struct memory_view *v);

@@ -241,6 +241,14 @@ static double label_bytes(const struct memory_view *v)
     return v->rows * 4 * (sparse ? all / (double)out->size[out->dims - 1] : all);
 }
 
+/* The two buffers that samples go to a device of its own through (trainer/batch.h). */
+static double input_bytes(const struct memory_view *v, int place)
+{
+    double features = 4 * v->rows * (double)shape_elements(&v->job->model.input);
+    return 2 *
+           ((place == 0 ? features : 0) + (place == v->plan->pipeline - 1 ? label_bytes(v) : 0));
+}
+
 /* Sums over the whole batch: those of a bar, twice, and a leaf for each micro-batch. */
 static double bar_bytes(const struct memory_view *v, int place)
 {
@@ -283,4 +291,6 @@ void memory_add_frames(const struct memory_view *v, int place, struct plan_bytes
                 bar_bytes(v, place) + (double)v->microbatches * SUM_BYTES;
     if (place == p->pipeline - 1)
         ret->work += label_bytes(v) + 4 * (double)v->job->fit.class_weights;
+    if (memory_is_apart(v->job))
+        ret->work += input_bytes(v, place);
 }

@@ -206,5 +206,6 @@ void memory_add_values(const struct memory_view *v, int place, double *ret_priva
     *ret_private += outer_arenas(p) * store(&x, 4, 0);
     *ret_private += optimizer_states(&v->job->optimizer) *
                     store(&x, width(v->job->precision.moments), zero > 0);
-    *ret_private += copies(&x);
+    if (!memory_is_apart(v->job))
+        *ret_private += copies(&x);
 }

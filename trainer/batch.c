@@ -40,44 +40,78 @@ static size_t target_bytes(const struct dataset *set, int64_t rows)
     return (size_t)(rows * set->target_size) * sizeof(float); /* int32 is as wide */
 }
 
-size_t batch_bytes(const struct net *n, const struct dataset *set, int64_t max_rows)
+/* Of a device of its own: labels in their place, and the two buffers. */
+static size_t device_bytes(const struct net *n, const struct dataset *set, int64_t max_rows)
+{
+    size_t targets = has_last(n) ? target_bytes(set, max_rows) : 0;
+    size_t features = has_first(n) ? feature_bytes(set, max_rows) : 0;
+    return targets + BATCH_SLOTS * (features + targets);
+}
+
+size_t batch_host_bytes(const struct net *n, const struct dataset *set, int64_t max_rows)
 {
     size_t targets = has_last(n) ? target_bytes(set, max_rows) : 0, ahead = 0;
+    size_t slots = n->ops->is_host ? 1 : BATCH_SLOTS + 1;
     if (wants_loader(n, set) && has_first(n))
-        ahead += loader_bytes(max_rows, feature_bytes(set, max_rows));
+        ahead += loader_bytes(max_rows) + slots * feature_bytes(set, max_rows);
     if (wants_loader(n, set) && has_last(n))
-        ahead += loader_bytes(max_rows, targets);
-    return targets + ahead;
+        ahead += loader_bytes(max_rows) + slots * targets;
+    return ahead;
+}
+
+size_t batch_bytes(const struct net *n, const struct dataset *set, int64_t max_rows)
+{
+    if (!n->ops->is_host)
+        return device_bytes(n, set, max_rows);
+    return (has_last(n) ? target_bytes(set, max_rows) : 0) + batch_host_bytes(n, set, max_rows);
+}
+
+static int allocate_device(const struct ops *o, size_t bytes, void **ret, struct err *e)
+{
+    *ret = o->alloc(bytes);
+    return *ret ? 0 : ops_no_memory(o, bytes, "samples", e);
 }
 
 static int allocate_targets(struct batch *b, const struct dataset *set, struct err *e)
 {
-    const struct ops *o = b->net->ops;
-    void *targets = o->alloc(target_bytes(set, b->max_rows));
-    if (!targets)
-        return err_set(e, ERR_UNAVAILABLE, "The %s device has no memory left for labels.", o->name);
-    if (set->target_type == TARGET_CLASS)
+    void *targets;
+    int r = allocate_device(b->net->ops, target_bytes(set, b->max_rows), &targets, e);
+    if (r == 0 && set->target_type == TARGET_CLASS)
         b->classes = targets;
-    else
+    else if (r == 0)
         b->targets = targets;
-    if (!o->is_host)
-        b->host_targets = mem_alloc(target_bytes(set, b->max_rows));
-    return 0;
+    return r;
 }
 
 static loader_fetch fetch_features, fetch_targets;
 
-static int start_loader(struct batch *b, const struct dataset *set, struct err *e)
+/* On the host's memory one slot is enough: what is taken is copied before more is asked for. */
+static int open_lane(struct batch *b, enum loader_lane which, int64_t width, loader_fetch *fetch,
+                     struct err *e)
+{
+    const struct ops *o = b->net->ops;
+    struct batch_lane *lane = &b->lanes[which];
+    size_t bytes = (size_t)(b->max_rows * width) * sizeof(float); /* int32 is as wide */
+    int slots = o->is_host ? 1 : BATCH_SLOTS, r = 0;
+    lane->item_bytes = (size_t)width * sizeof(float);
+    lane->fetch_ns = FIRST_GUESS_NS;
+    loader_open(b->loader, which, b->max_rows, fetch, b);
+    for (int i = 0; i < slots; i++)
+        lane->slots[i] = (struct batch_slot){.host = o->alloc_host(bytes), .used_at = -1};
+    for (int i = 0; r == 0 && !o->is_host && i < slots; i++)
+        r = allocate_device(o, bytes, &lane->slots[i].device, e);
+    if (!o->is_host)
+        lane->staging = mem_alloc(bytes);
+    return r;
+}
+
+static int start_loader(struct batch *b, struct err *e)
 {
     int r = loader_new(&b->loader, e);
     if (r == 0 && b->is_first)
-        loader_open(b->loader, LOADER_FEATURES, b->max_rows, feature_bytes(set, b->max_rows),
-                    fetch_features, b);
-    for (int i = 0; i < LOADER_LANES; i++)
-        b->fetch_ns[i] = FIRST_GUESS_NS;
+        r = open_lane(b, LOADER_FEATURES, b->feature_size, fetch_features, e);
     if (r == 0 && b->is_last)
-        loader_open(b->loader, LOADER_TARGETS, b->max_rows, target_bytes(set, b->max_rows),
-                    fetch_targets, b);
+        r = open_lane(b, LOADER_TARGETS, b->target_size, fetch_targets, e);
     return r;
 }
 
@@ -91,10 +125,17 @@ int batch_init(struct batch *b, const struct net *n, const struct dataset *set, 
                         .positions = set->positions,
                         .is_first = has_first(n),
                         .is_last = has_last(n)};
-    if (!n->ops->is_host && b->is_first)
-        b->staging = mem_alloc(feature_bytes(set, max_rows));
     int r = b->is_last ? allocate_targets(b, set, e) : 0;
-    return r == 0 && wants_loader(n, set) ? start_loader(b, set, e) : r;
+    return r == 0 && wants_loader(n, set) ? start_loader(b, e) : r;
+}
+
+static void close_lane(const struct ops *o, struct batch_lane *lane)
+{
+    for (int i = 0; i < BATCH_SLOTS; i++) {
+        o->release(lane->slots[i].device);
+        o->release_host(lane->slots[i].host);
+    }
+    free(lane->staging);
 }
 
 void batch_done(struct batch *b)
@@ -103,9 +144,9 @@ void batch_done(struct batch *b)
     if (b->net && b->net->ops) {
         b->net->ops->release(b->classes);
         b->net->ops->release(b->targets);
+        for (int i = 0; i < LOADER_LANES; i++)
+            close_lane(b->net->ops, &b->lanes[i]);
     }
-    free(b->staging);
-    free(b->host_targets);
     *b = (struct batch){0};
 }
 
@@ -122,16 +163,17 @@ static int64_t now_ns(void)
  * has the core a fetch seems to take milliseconds. */
 static void took(struct batch *b, enum loader_lane lane, int64_t began)
 {
-    int64_t mean = __atomic_load_n(&b->fetch_ns[lane], __ATOMIC_RELAXED);
+    int64_t mean = __atomic_load_n(&b->lanes[lane].fetch_ns, __ATOMIC_RELAXED);
     int64_t change = (now_ns() - began - mean) / 4;
     mean += change < mean / 4 ? change : mean / 4;
-    __atomic_store_n(&b->fetch_ns[lane], mean > 1000 ? mean : 1000, __ATOMIC_RELAXED);
+    __atomic_store_n(&b->lanes[lane].fetch_ns, mean > 1000 ? mean : 1000, __ATOMIC_RELAXED);
 }
 
 static int pays(const struct batch *b, enum loader_lane lane)
 {
-    return b->loader && (!b->net->ops->is_host ||
-                         __atomic_load_n(&b->fetch_ns[lane], __ATOMIC_RELAXED) > BATCH_SLOW_NS);
+    return b->loader &&
+           (!b->net->ops->is_host ||
+            __atomic_load_n(&b->lanes[lane].fetch_ns, __ATOMIC_RELAXED) > BATCH_SLOW_NS);
 }
 
 /* ---- features ---- */
@@ -186,33 +228,67 @@ static struct items part_of(const struct items *items, int64_t begin, int64_t n)
     return (struct items){.set = items->set, .ids = items->ids + begin, .count = n};
 }
 
-/* From the loader, if it has them, else fetched now: *ret is where they lie, `own` in the second
- * case. */
-static int take(struct batch *b, enum loader_lane lane, const struct items *items, int64_t begin,
-                int64_t n, loader_fetch *fetch, void *own, const void **ret, struct err *e)
+/* ---- to their place ---- */
+
+static void join(struct batch *b)
 {
+    b->net->ops->join_uploads();
+    b->joins++;
+}
+
+/* Into the slot's buffer, which the verb that used it last has left once the uploads after it are
+ * joined. */
+static void send(struct batch *b, struct batch_lane *lane, struct batch_slot *s)
+{
+    if (s->used_at == b->joins)
+        join(b);
+    b->net->ops->upload_beside(s->device, s->host, lane->bytes);
+    s->is_sent = s->is_busy = 1;
+    s->sent_at = b->joins;
+}
+
+/* What the loader has fetched, to where it is used. */
+static void bring(struct batch *b, struct batch_lane *lane, void *to)
+{
+    struct batch_slot *s = &lane->slots[lane->slot];
+    if (!s->device) {
+        b->net->ops->upload(to, s->host, lane->bytes);
+        return;
+    }
+    if (!s->is_sent)
+        send(b, lane, s);
+    if (s->sent_at == b->joins)
+        join(b);
+    b->net->ops->copy(to, s->device, lane->bytes);
+    s->used_at = b->joins;
+}
+
+/* From the loader, if it has them, else fetched now. */
+static int take(struct batch *b, enum loader_lane which, const struct items *items, int64_t begin,
+                int64_t n, loader_fetch *fetch, void *to, struct err *e)
+{
+    struct batch_lane *lane = &b->lanes[which];
     struct items part = part_of(items, begin, n);
-    int r = b->loader ? loader_take(b->loader, lane, items, begin, n, ret, e) : 0;
+    const void *from;
+    int r = b->loader ? loader_take(b->loader, which, items, begin, n, &from, e) : 0;
+    if (r > 0)
+        bring(b, lane, to);
     if (r != 0)
         return r < 0 ? r : 0;
-    *ret = own;
-    return fetch(b, &part, own, e);
+    void *own = lane->staging ? lane->staging : to;
+    r = fetch(b, &part, own, e);
+    if (r == 0 && own != to)
+        b->net->ops->upload(to, own, (size_t)n * lane->item_bytes);
+    return r;
 }
 
 int batch_features(struct batch *b, const struct items *items, int64_t begin, int64_t n, float *x,
                    struct err *e)
 {
-    const struct ops *o = b->net->ops;
-    size_t bytes = (size_t)(n * b->feature_size) * sizeof *x;
-    const void *from;
-    int r = take(b, LOADER_FEATURES, items, begin, n, fetch_features, o->is_host ? x : b->staging,
-                 &from, e);
-    if (r < 0 || from == x)
-        return r;
-    o->upload(x, from, bytes);
-    if (!o->is_host)
+    int r = take(b, LOADER_FEATURES, items, begin, n, fetch_features, x, e);
+    if (r == 0 && !b->net->ops->is_host)
         apply_folded(b->net, n * b->feature_size, x);
-    return 0;
+    return r;
 }
 
 /* ---- labels ---- */
@@ -245,26 +321,62 @@ static int fetch_targets(void *context, const struct items *items, void *to, str
 int batch_targets(struct batch *b, const struct items *items, int64_t begin, int64_t n,
                   struct err *e)
 {
-    const struct ops *o = b->net->ops;
     void *to = b->classes ? (void *)b->classes : (void *)b->targets;
-    const void *from;
-    int r = take(b, LOADER_TARGETS, items, begin, n, fetch_targets,
-                 o->is_host ? to : b->host_targets, &from, e);
-    if (r == 0 && from != to)
-        o->upload(to, from, (size_t)(n * b->target_size) * sizeof(float));
-    return r;
+    return take(b, LOADER_TARGETS, items, begin, n, fetch_targets, to, e);
 }
 
 /* ---- ahead ---- */
 
+void batch_waited(struct batch *b)
+{
+    for (int l = 0; l < LOADER_LANES; l++)
+        for (int i = 0; i < BATCH_SLOTS; i++) {
+            struct batch_slot *s = &b->lanes[l].slots[i];
+            s->is_busy = s->is_busy && s->sent_at == b->joins;
+        }
+}
+
+/* The slot's host memory is about to be written to. A failure of the device is told elsewhere. */
+static void wait_for(struct batch *b, struct batch_slot *s)
+{
+    if (s->is_busy && s->sent_at == b->joins)
+        join(b);
+    if (s->is_busy)
+        b->net->ops->finish(NULL);
+    batch_waited(b);
+}
+
+static void expect(struct batch *b, enum loader_lane which, const struct items *items,
+                   int64_t begin, int64_t n)
+{
+    struct batch_lane *lane = &b->lanes[which];
+    if (n <= 0 || n > b->max_rows || !pays(b, which))
+        return;
+    lane->slot = lane->slots[1].host ? !lane->slot : 0;
+    lane->bytes = (size_t)n * lane->item_bytes;
+    struct batch_slot *s = &lane->slots[lane->slot];
+    if (s->is_busy)
+        wait_for(b, s);
+    s->is_sent = 0;
+    loader_ask(b->loader, which, items, begin, n, s->host);
+}
+
 void batch_expect_features(struct batch *b, const struct items *items, int64_t begin, int64_t n)
 {
-    if (n > 0 && pays(b, LOADER_FEATURES))
-        loader_ask(b->loader, LOADER_FEATURES, items, begin, n);
+    expect(b, LOADER_FEATURES, items, begin, n);
 }
 
 void batch_expect_targets(struct batch *b, const struct items *items, int64_t begin, int64_t n)
 {
-    if (n > 0 && pays(b, LOADER_TARGETS))
-        loader_ask(b->loader, LOADER_TARGETS, items, begin, n);
+    expect(b, LOADER_TARGETS, items, begin, n);
+}
+
+void batch_send_ahead(struct batch *b)
+{
+    for (int l = 0; b->loader && !b->net->ops->is_host && l < LOADER_LANES; l++) {
+        struct batch_lane *lane = &b->lanes[l];
+        struct batch_slot *s = &lane->slots[lane->slot];
+        if (!s->is_sent && loader_is_ready(b->loader, (enum loader_lane)l))
+            send(b, lane, s);
+    }
 }

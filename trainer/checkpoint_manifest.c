@@ -68,6 +68,16 @@ static json_t *shards_json(const struct manifest *m)
     return list;
 }
 
+/* Only of runs that scale their gradients. */
+static void add_loss_scale(const struct pieces_scalars *s, json_t *doc)
+{
+    if (s->loss_scale > 0)
+        json_object_set_new(doc, "loss_scale",
+                            json_pack("{s:o, s:I, s:o}", "factor", exact(s->loss_scale),
+                                      "good_steps", (json_int_t)s->good_steps, "pending",
+                                      exact(s->pending_scale)));
+}
+
 void manifest_print(const struct manifest *m, struct buf *ret)
 {
     json_auto_t *doc = json_pack(
@@ -82,6 +92,8 @@ void manifest_print(const struct manifest *m, struct buf *ret)
         "pending_step", (json_int_t)m->scalars.pending_step, "early_stopping", "best_epoch",
         (json_int_t)m->early.best_epoch, "waited", (json_int_t)m->early.waited, "best",
         exact(m->early.best), "members", members_json(m), "shards", shards_json(m));
+    if (doc)
+        add_loss_scale(&m->scalars, doc);
     CLEANUP(mem_freep) char *text = doc ? json_dumps(doc, JSON_INDENT(1)) : NULL;
     if (!text)
         BUG("a manifest that cannot be printed");
@@ -195,6 +207,19 @@ static void read_scalars(struct reader *r, const json_t *doc, struct manifest *m
     };
 }
 
+static void read_loss_scale(struct reader *r, const json_t *doc, struct pieces_scalars *ret)
+{
+    const json_t *x = json_object_get(doc, "loss_scale");
+    if (!x)
+        return;
+    ret->loss_scale = exact_of(r, x, "factor");
+    ret->good_steps = integer(r, x, "good_steps", 0, INT64_MAX);
+    ret->pending_scale = exact_of(r, x, "pending");
+    if (!(ret->loss_scale >= 1 && ret->loss_scale <= LOSS_SCALE_MOST && ret->pending_scale >= 1 &&
+          ret->pending_scale <= LOSS_SCALE_MOST))
+        fault(r, "loss_scale", "a factor of 1 or more");
+}
+
 static void read_mesh(struct reader *r, const json_t *doc, struct manifest *m)
 {
     const json_t *mesh = json_object_get(doc, "mesh");
@@ -219,6 +244,7 @@ static int read_all(struct reader *r, const json_t *doc, struct manifest *ret)
     manifest_init(ret, text_of(r, doc, "job"), (int)json_array_size(members),
                   (int)json_array_size(shards));
     read_scalars(r, doc, ret);
+    read_loss_scale(r, doc, &ret->scalars);
     read_mesh(r, doc, ret);
     for (int i = 0; i < ret->members; i++)
         read_member(r, json_array_get(members, (size_t)i), &ret->updates[i], &ret->seen[i]);

@@ -222,9 +222,12 @@ static int build(struct engine *g, struct err *e)
     if (r < 0)
         return r;
     engine_count(g, backend.ops->workspace(&g->options), 0);
-    engine_count(g, stage_bytes(&g->stage, &g->prepared.train), 0);
+    const struct dataset *set = &g->prepared.train;
+    engine_count(g, stage_bytes(&g->stage, set), 0);
     share_init(&g->share, &g->prepared.train, &g->job->fit, &g->mesh, share_grains(g->plan));
     g->steps = share_steps(&g->share);
+    loss_scale_init(&g->scale, g->job->precision.compute);
+    g->pending_scale = g->scale.factor;
     g->members = g->mesh.ensemble ? g->mesh.data : 1;
     g->tallies = mem_zalloc((size_t)g->mesh.ranks * sizeof *g->tallies);
     g->seen = mem_zalloc((size_t)g->members * sizeof *g->seen);
@@ -320,6 +323,7 @@ int engine_exchange(struct engine *g, const struct tally *mine, struct err *e)
 {
     struct comm *w = g->mesh.world;
     int r = backend.ops->finish(e);
+    batch_waited(&g->stage.batch);
     return r < 0 ? r : w->verbs->exchange(w, mine, sizeof *mine, g->tallies, e);
 }
 

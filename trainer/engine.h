@@ -13,6 +13,7 @@
 
 #include "spec/launch.h"
 #include "trainer/data.h"
+#include "trainer/loss_scale.h"
 #include "trainer/replicas.h"
 #include "trainer/optimizer.h"
 #include "trainer/rebalance.h"
@@ -67,6 +68,8 @@ struct engine {
     int64_t local_steps;      /* local_sgd: since the last mean */
     int64_t pending_items, pending_step; /* delayed: behind the gradient that the next step applies,
                                             and the step that it is of; 0: there is none */
+    struct loss_scale scale;             /* of the gradients that are computed next */
+    double pending_scale;                /* delayed: of the gradient that the next step applies */
     struct checkpoint_word checkpoint;   /* this rank's, for the next step */
     size_t *arrived;                     /* while a checkpoint is read (pieces.c); else NULL */
     int64_t resident_before; /* resident_bytes() before anything was taken; -1: unknown */
@@ -125,12 +128,15 @@ struct step_result {
     double loss;
     double grad_norm, learning_rate; /* of the gradient that was applied; 0 where none was */
     int64_t items;
-    int stop;     /* some rank was asked to stop: all see it at the same step */
-    int has_comm; /* data ranks exchange something; then the time it took this rank: */
+    double loss_scale; /* that the gradient was computed with; 0: none */
+    int skipped;       /* the gradient was not finite: nothing was updated */
+    int stop;          /* some rank was asked to stop: all see it at the same step */
+    int has_comm;      /* data ranks exchange something; then the time it took this rank: */
     int64_t comm_exposed_us, comm_hidden_us; /* waiting for it, and beside computing */
 };
 /* One optimiser step on global batch `step_in_epoch` (from 0). A loss or gradient that is not
- * finite is ERR_INVALID, before any parameter changes.
+ * finite is ERR_INVALID, before any parameter changes; where gradients are scaled (loss_scale.h) a
+ * gradient that is not finite skips the update, on all ranks, an ensemble's too.
  *
  * With sync "delayed" the gradient of a step is applied in the next one, with its own norm, divisor
  * and learning rate; the first step applies nothing and the last of the run two. With "local_sgd"

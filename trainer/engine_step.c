@@ -18,7 +18,13 @@ static int is_apart(const struct engine *g)
     return g->mesh.ensemble || replicas_are_apart(&g->replicas);
 }
 
-/* Of all ranks, or of data coordinate `d`. */
+/* What the gradients that were told of last, and are applied next, are multiplied by. */
+static double ready_scale(const struct engine *g)
+{
+    return replicas_are_delayed(&g->replicas) ? g->pending_scale : g->scale.factor;
+}
+
+/* Of all ranks, or of data coordinate `d`; without the scale. */
 static double norm_of(const struct engine *g, int d, double items)
 {
     struct exact_sum exact = {.not_finite = 0};
@@ -30,7 +36,7 @@ static double norm_of(const struct engine *g, int d, double items)
             exact_add(&exact, &g->tallies[r].exact);
         }
     double squares = needs_exact_norm(g) ? exact_to_double(&exact) : sum;
-    return items > 0 ? sqrt(squares) / items : 0;
+    return items > 0 ? sqrt(squares) / items / ready_scale(g) : 0;
 }
 
 /* What a data coordinate's sum of gradients is divided by: a member's own items; with local_sgd an
@@ -62,6 +68,7 @@ static int train_share(struct engine *g, const struct items *items, struct err *
 {
     struct layers_hook hook = replicas_hook(&g->replicas);
     replicas_begin(&g->replicas);
+    g->stage.loss_scale = (float)g->scale.factor;
     int r = stage_train(&g->stage, items, g->step + 1, &hook, e);
     return r < 0 ? r : replicas_finish(&g->replicas, e);
 }
@@ -75,17 +82,33 @@ static void take_tally(struct engine *g, const struct items *items, struct tally
     replicas_squares(&g->replicas, needs_exact_norm(g), &ret->exact, &ret->squares);
 }
 
-/* The summed gradient of step `of` (from 1), of a batch of `items`, is applied. */
+/* The summed gradient of step `of` (from 1), of a batch of `items`, is applied; or skipped, which
+ * its ret->skipped says. */
 static int apply(struct engine *g, int64_t of, double items, struct step_result *ret, struct err *e)
 {
     double own = divisor(g, g->mesh.data_rank, items);
     ret->learning_rate = optimizer_rate(&g->job->optimizer, of - 1);
     ret->grad_norm = reported_norm(g, items);
-    if (own == 0) /* a member whose shard has none in this batch */
+    ret->loss_scale = g->scale.is_on ? ready_scale(g) : 0;
+    if (own == 0 || ret->skipped) /* a member whose shard has none in this batch */
         return 0;
     double norm = norm_of(g, is_apart(g) ? g->mesh.data_rank : -1, own);
     double clip = optimizer_clip(&g->job->optimizer, norm);
-    return replicas_update(&g->replicas, ret->learning_rate, ++g->updates, clip / own, e);
+    return replicas_update(&g->replicas, ret->learning_rate, ++g->updates,
+                           clip / own / ready_scale(g), e);
+}
+
+/* What a codec has not sent yet is of the scale of the gradient it will be added to; of a gradient
+ * that was not finite it is nothing. */
+static int rescale(struct engine *g, int skipped, struct err *e)
+{
+    double change = loss_scale_after(&g->scale, !skipped);
+    int r = skipped || change != 1 ? replicas_settle(&g->replicas, e) : 0;
+    if (r == 0 && skipped)
+        replicas_clear_residual(&g->replicas);
+    else if (r == 0)
+        replicas_scale_residual(&g->replicas, change);
+    return r;
 }
 
 /* Delayed: the last gradient of the run has no next step to be applied in. */
@@ -97,20 +120,23 @@ static int apply_last(struct engine *g, struct step_result *ret, struct err *e)
         return r;
     replicas_squares(&g->replicas, needs_exact_norm(g), &mine.exact, &mine.squares);
     if ((r = engine_exchange(g, &mine, e)) == 0)
-        r = engine_check_finite(g, e);
+        r = engine_check_gradient(g, &ret->skipped, e);
     if (r == 0)
         r = apply(g, g->pending_step, (double)g->pending_items, ret, e);
     g->pending_items = g->pending_step = 0;
     return r;
 }
 
-static int apply_delayed(struct engine *g, double items, struct step_result *ret, struct err *e)
+/* `scale`: of this step's gradient, which is the next one's to apply. */
+static int apply_delayed(struct engine *g, double items, double scale, struct step_result *ret,
+                         struct err *e)
 {
     int r = 0;
     if (g->pending_items > 0)
         r = apply(g, g->pending_step, (double)g->pending_items, ret, e);
     g->pending_items = (int64_t)items;
     g->pending_step = g->step + 1;
+    g->pending_scale = scale;
     return r == 0 && g->step + 1 == g->steps ? apply_last(g, ret, e) : r;
 }
 
@@ -135,9 +161,14 @@ int engine_meet(struct engine *g, struct err *e)
 static int update(struct engine *g, int64_t step_in_epoch, double items, struct step_result *ret,
                   struct err *e)
 {
-    if (replicas_are_delayed(&g->replicas))
-        return apply_delayed(g, items, ret, e);
+    double scale = g->scale.factor;
+    if (replicas_are_delayed(&g->replicas)) {
+        int rc = rescale(g, ret->skipped, e);
+        return rc < 0 ? rc : apply_delayed(g, items, scale, ret, e);
+    }
     int r = apply(g, g->step + 1, items, ret, e);
+    if (r == 0)
+        r = rescale(g, ret->skipped, e);
     return r == 0 && replicas_are_apart(&g->replicas) ? average(g, step_in_epoch, e) : r;
 }
 
@@ -173,6 +204,7 @@ int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret
 {
     struct items items;
     struct tally mine;
+    int skip = 0;
     comm_set_step(g->mesh.world, g->step + 1);
     share_items(&g->share, step_in_epoch, &items);
     expect_step(g, step_in_epoch + 1);
@@ -180,7 +212,8 @@ int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret
     if (r < 0)
         return r;
     take_tally(g, &items, &mine);
-    if ((r = engine_exchange(g, &mine, e)) < 0 || (r = engine_check_finite(g, e)) < 0)
+    if ((r = engine_exchange(g, &mine, e)) < 0 || (r = engine_check_loss(g, e)) < 0 ||
+        (r = engine_check_gradient(g, &skip, e)) < 0)
         return r;
     remember_seen(g);
     struct figures all = engine_sum(g, -1);
@@ -188,6 +221,7 @@ int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret
         .loss = all.sums.loss / all.items,
         .items = (int64_t)all.items / g->prepared.train.positions,
         .stop = any_stop(g),
+        .skipped = skip,
     };
     if ((r = update(g, step_in_epoch, all.items, ret, e)) < 0)
         return r;

@@ -123,13 +123,26 @@ static int say_gradient(struct engine *g, int rank, struct err *e)
                    m->layers[l].name, m->layers[l].tensors[tensor].name, rank, step);
 }
 
-int engine_check_finite(struct engine *g, struct err *e)
+int engine_check_loss(struct engine *g, struct err *e)
 {
     for (int r = 0; r < g->mesh.ranks; r++)
         if (!isfinite(g->tallies[r].sums.loss))
             return say_loss(g, r, e);
+    return 0;
+}
+
+/* The first rank whose gradient is not finite; -1: none. */
+static int bad_gradient(const struct engine *g)
+{
     for (int r = 0; r < g->mesh.ranks; r++)
         if (!isfinite(g->tallies[r].squares) || g->tallies[r].exact.not_finite)
-            return say_gradient(g, r, e);
-    return 0;
+            return r;
+    return -1;
+}
+
+int engine_check_gradient(struct engine *g, int *ret_skip, struct err *e)
+{
+    int rank = bad_gradient(g);
+    *ret_skip = rank >= 0 && loss_scale_can_fall(&g->scale);
+    return rank >= 0 && !*ret_skip ? say_gradient(g, rank, e) : 0;
 }

@@ -96,10 +96,8 @@ void loader_free(struct loader *l)
     pthread_cond_signal(&l->asked);
     pthread_mutex_unlock(&l->lock);
     pthread_join(l->thread, NULL);
-    for (int i = 0; i < LOADER_LANES; i++) {
+    for (int i = 0; i < LOADER_LANES; i++)
         free(l->lanes[i].ids);
-        free(l->lanes[i].data);
-    }
     pthread_cond_destroy(&l->asked);
     pthread_cond_destroy(&l->loaded);
     pthread_mutex_destroy(&l->lock);
@@ -108,17 +106,16 @@ void loader_free(struct loader *l)
 
 /* ---- the rank ---- */
 
-size_t loader_bytes(int64_t items, size_t bytes)
+size_t loader_bytes(int64_t items)
 {
-    return (size_t)items * sizeof(int64_t) + bytes;
+    return (size_t)items * sizeof(int64_t);
 }
 
-void loader_open(struct loader *l, enum loader_lane lane, int64_t items, size_t bytes,
-                 loader_fetch *fetch, void *context)
+void loader_open(struct loader *l, enum loader_lane lane, int64_t items, loader_fetch *fetch,
+                 void *context)
 {
     l->lanes[lane] = (struct lane){.ids = mem_alloc((size_t)items * sizeof(int64_t)),
                                    .room = items,
-                                   .data = mem_aligned(bytes),
                                    .fetch = fetch,
                                    .context = context};
 }
@@ -131,7 +128,7 @@ static void wait_for(struct loader *l, const struct lane *lane)
 }
 
 void loader_ask(struct loader *l, enum loader_lane which, const struct items *items, int64_t begin,
-                int64_t n)
+                int64_t n, void *to)
 {
     struct lane *lane = &l->lanes[which];
     if (!lane->fetch || n > lane->room)
@@ -140,9 +137,19 @@ void loader_ask(struct loader *l, enum loader_lane which, const struct items *it
     wait_for(l, lane);
     memcpy(lane->ids, items->ids + begin, (size_t)n * sizeof *lane->ids);
     lane->items = (struct items){.set = items->set, .ids = lane->ids, .count = n};
+    lane->data = to;
     lane->state = LANE_ASKED;
     pthread_cond_signal(&l->asked);
     pthread_mutex_unlock(&l->lock);
+}
+
+int loader_is_ready(struct loader *l, enum loader_lane which)
+{
+    const struct lane *lane = &l->lanes[which];
+    pthread_mutex_lock(&l->lock);
+    int is_ready = lane->state == LANE_READY && lane->status == 0;
+    pthread_mutex_unlock(&l->lock);
+    return is_ready;
 }
 
 static int is_it(const struct lane *lane, const struct items *items, int64_t begin, int64_t n)

@@ -22,18 +22,22 @@ struct loader;
 int loader_new(struct loader **ret, struct err *e);
 void loader_free(struct loader *l); /* waits for what is being fetched; NULL is fine */
 
-/* Opens a lane for at most `items` items, `bytes` in all. Before anything is asked for. */
-void loader_open(struct loader *l, enum loader_lane lane, int64_t items, size_t bytes,
-                 loader_fetch *fetch, void *context);
-size_t loader_bytes(int64_t items, size_t bytes); /* what a lane takes */
+/* Opens a lane for at most `items` items. Before anything is asked for. */
+void loader_open(struct loader *l, enum loader_lane lane, int64_t items, loader_fetch *fetch,
+                 void *context);
+size_t loader_bytes(int64_t items); /* what a lane takes */
 
-/* Items [begin, begin + n) will be wanted next. Their ids are copied. What was asked for before and
- * not taken is forgotten. */
+/* Items [begin, begin + n) will be wanted next, in `to`, which has room for them and is the
+ * thread's until they are taken or something else has been asked for. Their ids are copied. What
+ * was asked for before and not taken is forgotten. */
 void loader_ask(struct loader *l, enum loader_lane lane, const struct items *items, int64_t begin,
-                int64_t n);
+                int64_t n, void *to);
 
-/* 1 and the data, which is the caller's until it asks again, if this is what was asked for; 0 if it
- * is not. The fetch's own error. */
+/* 1 if what was asked for last is there, and good, and has not been taken. */
+int loader_is_ready(struct loader *l, enum loader_lane lane);
+
+/* 1 and the data, in the place that was given for it, if this is what was asked for; 0 if it is
+ * not. The fetch's own error. */
 int loader_take(struct loader *l, enum loader_lane lane, const struct items *items, int64_t begin,
                 int64_t n, const void **ret, struct err *e);
 

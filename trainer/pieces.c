@@ -237,6 +237,11 @@ void pieces_get_scalars(const struct engine *g, struct pieces_scalars *ret)
                                    .local_steps = g->local_steps,
                                    .pending_items = g->pending_items,
                                    .pending_step = g->pending_step};
+    if (g->scale.is_on) {
+        ret->loss_scale = g->scale.factor;
+        ret->good_steps = g->scale.good;
+        ret->pending_scale = g->pending_scale;
+    }
 }
 
 static size_t held(const struct engine *g, enum piece_kind k, const struct net_tensor *x)
@@ -289,6 +294,11 @@ int pieces_finish(struct engine *g, const struct pieces_scalars *s, struct err *
     g->local_steps = s->local_steps;
     g->pending_items = s->pending_items;
     g->pending_step = s->pending_step;
+    if (g->scale.is_on && s->loss_scale > 0) {
+        g->scale.factor = s->loss_scale;
+        g->scale.good = s->good_steps;
+        g->pending_scale = s->pending_scale;
+    }
     return 0;
 }
 

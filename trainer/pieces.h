@@ -62,6 +62,9 @@ struct pieces_scalars {
     int64_t local_steps;   /* local_sgd: since the last mean */
     int64_t pending_items; /* delayed: items behind the pending gradient; 0: there is none */
     int64_t pending_step;  /* delayed: the step that it is of */
+    double loss_scale;     /* of the gradients that come next; 0: they are not scaled */
+    double pending_scale;  /* of the pending gradient */
+    int64_t good_steps;    /* in a row, at that scale */
 };
 void pieces_get_scalars(const struct engine *g, struct pieces_scalars *ret);
 

@@ -222,8 +222,10 @@ size_t replicas_stretch(const struct replicas *r, size_t at);
 void replicas_clip_held(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end);
 void replicas_clip_saved(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end);
 
-/* Residuals of a codec start anew, at zero. */
+/* Residuals of a codec start anew, at zero; or are multiplied, as the gradients are that they will
+ * be added to. */
 void replicas_clear_residual(struct replicas *r);
+void replicas_scale_residual(struct replicas *r, double factor);
 
 /* From device to host memory; the range is what clip_saved or clip_held gave. */
 void replicas_get(const struct replicas *r, enum piece_kind k, size_t at, size_t n, float *host);

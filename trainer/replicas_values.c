@@ -161,6 +161,13 @@ void replicas_clear_residual(struct replicas *r)
         r->net->ops->zero(r->residual.at, r->net->trained * sizeof(float));
 }
 
+void replicas_scale_residual(struct replicas *r, double factor)
+{
+    if (r->residual.at && factor != 1)
+        r->net->ops->affine((int64_t)r->net->trained, (float)factor, 0.0f, r->residual.at,
+                            r->residual.at);
+}
+
 /* ---- masters of all data ranks ---- */
 
 struct collecting {

@@ -107,6 +107,10 @@ int report_step(struct report *r, int64_t step, int64_t epoch, const struct step
     add_number(&r->lines, "loss", s->loss);
     add_number(&r->lines, "grad_norm", s->grad_norm);
     add_number(&r->lines, "learning_rate", s->learning_rate);
+    if (s->loss_scale > 0)
+        add_number(&r->lines, "loss_scale", s->loss_scale);
+    if (s->skipped)
+        buf_adds(&r->lines, ",\"skipped\":true");
     r->samples_per_second = (double)s->items * 1e6 / (double)(took > 0 ? took : 1);
     if (s->has_comm)
         buf_addf(&r->lines, ",\"comm_exposed_us\":%lld,\"comm_hidden_us\":%lld",

@@ -54,6 +54,7 @@ struct stage {
     int64_t max_rows;       /* items of the largest micro-batch */
     int64_t out_size;       /* elements per item of what the last chunk gives out */
     uint64_t seed;          /* of dropout */
+    float loss_scale;       /* the gradient of the loss is multiplied by it; 0: as 1 */
     struct loss_sums *sums; /* device [microbatches]; of last stages */
     float *class_weights;   /* device [job->fit.class_weights]; of last stages, where given */
     struct stage_times times;

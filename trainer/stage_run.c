@@ -244,6 +244,9 @@ static int take_gradient(const struct turn *t, struct err *e)
         look_ahead(t->run, t->p.j, batch_expect_targets);
     if (status == 0)
         stage_loss(s, s->net.fused, f->rows, outputs(t), s->work.gradient[0], s->sums + t->p.j);
+    if (status == 0 && s->loss_scale > 1)
+        s->net.ops->affine(f->rows * s->out_size, s->loss_scale, 0.0f, s->work.gradient[0],
+                           s->work.gradient[0]);
     return status;
 }
 
@@ -346,8 +349,10 @@ int stage_train(struct stage *s, const struct items *items, int64_t step,
         .hook = s->times.busy_us && hook ? &timed : hook,
     };
     int status = 0, done = 0;
-    for (int64_t k = 0; status == 0 && k < s->schedule.count; k += done)
+    for (int64_t k = 0; status == 0 && k < s->schedule.count; k += done) {
         status = take_pass(&r, &s->schedule.passes[k], &done, e);
+        batch_send_ahead(&s->batch);
+    }
     return status;
 }
 
@@ -429,8 +434,10 @@ int stage_evaluate(struct stage *s, const struct items *items, const struct laye
     if (cut.of_part == 0)
         return 0;
     schedule_make_forward(&list, s->mesh->stages, s->mesh->chunks, cut.parts * cut.of_part);
-    for (int64_t k = 0; status == 0 && k < list.count; k++)
+    for (int64_t k = 0; status == 0 && k < list.count; k++) {
         status = evaluate_piece(&r, &cut, &list.passes[k], visit, e);
+        batch_send_ahead(&s->batch);
+    }
     schedule_done(&list);
     return status;
 }

@@ -29,20 +29,20 @@ static void lanes(void **state)
     struct loader *l;
     struct err e = {0};
     struct dataset set = {0}, other = {0};
-    int64_t ids[COUNT];
+    int64_t ids[COUNT], room[10];
     int calls = 0;
     const void *got;
     for (int i = 0; i < COUNT; i++)
         ids[i] = (i * 7919) % COUNT;
     struct items items = {.set = &set, .ids = ids, .count = COUNT};
     assert_int_equal(loader_new(&l, &e), 0);
-    loader_open(l, LOADER_FEATURES, 10, 10 * sizeof(int64_t), fetch_numbers, &calls);
+    loader_open(l, LOADER_FEATURES, 10, fetch_numbers, &calls);
 
     assert_int_equal(loader_take(l, LOADER_FEATURES, &items, 0, 10, &got, &e), 0); /* not asked */
-    loader_ask(l, LOADER_TARGETS, &items, 0, 10); /* a closed lane */
+    loader_ask(l, LOADER_TARGETS, &items, 0, 10, room); /* a closed lane */
     assert_int_equal(loader_take(l, LOADER_TARGETS, &items, 0, 10, &got, &e), 0);
     for (int at = 0; at + 10 <= 200; at += 10) {
-        loader_ask(l, LOADER_FEATURES, &items, at, 10);
+        loader_ask(l, LOADER_FEATURES, &items, at, 10, room);
         assert_int_equal(loader_take(l, LOADER_FEATURES, &items, at, 10, &got, &e), 1);
         for (int i = 0; i < 10; i++)
             assert_int_equal(((const int64_t *)got)[i], 3 * ids[at + i]);
@@ -50,19 +50,19 @@ static void lanes(void **state)
     }
     assert_int_equal(calls, 20);
 
-    loader_ask(l, LOADER_FEATURES, &items, 0, 10);
+    loader_ask(l, LOADER_FEATURES, &items, 0, 10, room);
     assert_int_equal(loader_take(l, LOADER_FEATURES, &items, 0, 9, &got, &e), 0);
     assert_int_equal(loader_take(l, LOADER_FEATURES, &items, 1, 10, &got, &e), 0);
     struct items foreign = {.set = &other, .ids = ids, .count = COUNT};
     assert_int_equal(loader_take(l, LOADER_FEATURES, &foreign, 0, 10, &got, &e), 0);
     assert_int_equal(loader_take(l, LOADER_FEATURES, &items, 0, 10, &got, &e), 1);
-    loader_ask(l, LOADER_FEATURES, &items, 0, 11); /* more than it has room for */
+    loader_ask(l, LOADER_FEATURES, &items, 0, 11, room); /* more than it has room for */
     assert_int_equal(loader_take(l, LOADER_FEATURES, &items, 0, 11, &got, &e), 0);
     for (int i = 0; i < 100; i++) /* never taken */
-        loader_ask(l, LOADER_FEATURES, &items, i, 5);
+        loader_ask(l, LOADER_FEATURES, &items, i, 5, room);
     assert_int_equal(loader_take(l, LOADER_FEATURES, &items, 99, 5, &got, &e), 1);
     ids[99] = 5; /* copied when asked */
-    loader_ask(l, LOADER_FEATURES, &items, 99, 1);
+    loader_ask(l, LOADER_FEATURES, &items, 99, 1, room);
     ids[99] = 6;
     assert_int_equal(loader_take(l, LOADER_FEATURES, &items, 99, 1, &got, &e), 0);
     loader_free(l); /* with a request that nobody takes */
@@ -76,15 +76,16 @@ static void a_fetch_that_fails(void **state)
     struct err e = {0};
     struct dataset set = {0};
     const int64_t ids[] = {221, 222, 223};
+    int64_t room[3];
     int calls = 0;
     const void *got;
     struct items items = {.set = &set, .ids = ids, .count = 3};
     assert_int_equal(loader_new(&l, &e), 0);
-    loader_open(l, LOADER_TARGETS, 3, 3 * sizeof(int64_t), fetch_numbers, &calls);
-    loader_ask(l, LOADER_TARGETS, &items, 0, 3);
+    loader_open(l, LOADER_TARGETS, 3, fetch_numbers, &calls);
+    loader_ask(l, LOADER_TARGETS, &items, 0, 3, room);
     assert_int_equal(loader_take(l, LOADER_TARGETS, &items, 0, 3, &got, &e), ERR_IO);
     assert_string_equal(e.text, "number 666 is gone");
-    loader_ask(l, LOADER_TARGETS, &items, 2, 1);
+    loader_ask(l, LOADER_TARGETS, &items, 2, 1, room);
     assert_int_equal(loader_take(l, LOADER_TARGETS, &items, 2, 1, &got, &e), 1);
     assert_int_equal(*(const int64_t *)got, 669);
     loader_free(l);
@@ -170,8 +171,10 @@ static void batches_ahead(void **state)
         assert_int_equal(batch_init(&b, &w.net, &w.set, 32, &e), 0);
         int has_loader = !(kind & 1) || kind >> 1;
         assert_int_equal(b.loader != NULL, has_loader);
-        size_t bytes = 32 * 4, ahead = 2 * 32 * 8 + 32 * (4 + 4 * WIDTH);
-        assert_int_equal(batch_bytes(&w.net, &w.set, 32), bytes + (has_loader ? ahead : 0));
+        size_t bytes = 32 * 4, each = 32 * (4 + 4 * WIDTH), ids_too = 2 * 32 * 8;
+        assert_int_equal(batch_bytes(&w.net, &w.set, 32),
+                         !(kind & 1) ? bytes + BATCH_SLOTS * each
+                                     : bytes + (has_loader ? ids_too + each : 0));
         uploaded = 0;
         for (int64_t at = 0; at + 32 <= COUNT; at += 32) {
             int64_t n = 1 + at % 32;
@@ -181,6 +184,9 @@ static void batches_ahead(void **state)
             if (at % 5)
                 batch_expect_targets(&b, &items, at + 32, 1 + (at + 32) % 32);
             check_batch(&w, &b, &items, at, n, x);
+            batch_send_ahead(&b);
+            if (at % 7 == 0)
+                batch_waited(&b);
         }
         assert_int_equal(uploaded > 0, has_loader);
         batch_done(&b);
