@@ -73,13 +73,14 @@ static int train_share(struct engine *g, const struct items *items, struct err *
     return r < 0 ? r : replicas_finish(&g->replicas, e);
 }
 
+/* What the host needs of the device: two waits, after which there is nothing left to finish. */
 static void take_tally(struct engine *g, const struct items *items, struct tally *ret)
 {
-    *ret = (struct tally){.sums = engine_take_sums(g, g->stage.microbatches),
-                          .items = engine_counted(g, items),
+    *ret = (struct tally){.items = engine_counted(g, items),
                           .stop = g->stop && *g->stop,
                           .checkpoint = g->checkpoint};
     replicas_squares(&g->replicas, needs_exact_norm(g), &ret->exact, &ret->squares);
+    ret->sums = engine_take_sums(g, g->stage.microbatches);
 }
 
 /* The summed gradient of step `of` (from 1), of a batch of `items`, is applied; or skipped, which
@@ -105,7 +106,7 @@ static int rescale(struct engine *g, int skipped, struct err *e)
     double change = loss_scale_after(&g->scale, !skipped);
     int r = skipped || change != 1 ? replicas_settle(&g->replicas, e) : 0;
     if (r == 0 && skipped)
-        replicas_clear_residual(&g->replicas);
+        replicas_drop_gradient(&g->replicas);
     else if (r == 0)
         replicas_scale_residual(&g->replicas, change);
     return r;

@@ -14,7 +14,7 @@
 
 #define LOSS_SCALE_FIRST 32768.0
 #define LOSS_SCALE_STEPS 2000
-#define LOSS_SCALE_MOST  0x1p126 /* a float32 still; gradients overflow long before */
+#define LOSS_SCALE_MOST  0x1p127 /* a float32 still; gradients overflow long before */
 
 struct loss_scale {
     double factor; /* 1: gradients are as they are */

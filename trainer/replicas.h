@@ -222,9 +222,11 @@ size_t replicas_stretch(const struct replicas *r, size_t at);
 void replicas_clip_held(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end);
 void replicas_clip_saved(const struct replicas *r, enum piece_kind k, size_t *begin, size_t *end);
 
-/* Residuals of a codec start anew, at zero; or are multiplied, as the gradients are that they will
- * be added to. */
+/* Residuals of a codec start anew, at zero. */
 void replicas_clear_residual(struct replicas *r);
+/* The gradient that would be applied next was not finite: nothing of it is left. */
+void replicas_drop_gradient(struct replicas *r);
+/* Residuals are multiplied, as the gradients are that they will be added to. */
 void replicas_scale_residual(struct replicas *r, double factor);
 
 /* From device to host memory; the range is what clip_saved or clip_held gave. */

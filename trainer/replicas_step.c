@@ -482,11 +482,18 @@ static void add_own_squares(const struct replicas *r, const struct bucket *b, in
     }
 }
 
+/* In one call where they lie in a row: a result for the host is waited for. */
 void replicas_squares(const struct replicas *r, int exact, struct exact_sum *ret_exact,
                       double *ret_sum)
 {
     *ret_exact = (struct exact_sum){.not_finite = 0};
     *ret_sum = 0;
+    const struct arena *sums = &r->gradient[r->ready];
+    if (counts(r) && r->net->tensor_rank == 0 && (r->zero == 0 || sums->is_divided)) {
+        add_squares(r->net->ops, sums->is_divided ? r->own : r->net->trained, sums->at, exact,
+                    ret_exact, ret_sum);
+        return;
+    }
     for (int i = 0; i < r->count && counts(r); i++) {
         const struct bucket *b = &r->buckets[i];
         if (r->net->tensor_rank > 0)

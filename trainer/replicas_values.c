@@ -161,6 +161,14 @@ void replicas_clear_residual(struct replicas *r)
         r->net->ops->zero(r->residual.at, r->net->trained * sizeof(float));
 }
 
+/* Codecs spread what is not finite over their chunks, and so into the padding between tensors. */
+void replicas_drop_gradient(struct replicas *r)
+{
+    replicas_clear_residual(r);
+    if (r->packed)
+        r->net->ops->zero(r->gradient[r->ready].at, r->net->trained * sizeof(float));
+}
+
 void replicas_scale_residual(struct replicas *r, double factor)
 {
     if (r->residual.at && factor != 1)

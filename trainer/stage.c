@@ -142,6 +142,7 @@ int stage_init(struct stage *s, const struct job_spec *job, const struct plan *p
     lay_out(s, p);
     size_t sums = (size_t)s->microbatches * sizeof *s->sums;
     s->sums = s->net.ops->alloc(sums);
+    s->host_sums = s->net.ops->alloc_host(sums);
     int r = s->sums ? check_bars(s, p->schedule, e) : ops_no_memory(s->net.ops, sums, "sums", e);
     if (r == 0)
         r = make_frames(s, e);
@@ -171,10 +172,11 @@ void stage_done(struct stage *s)
     free(s->times.busy_us);
     frame_work_done(&s->work, &s->net);
     schedule_done(&s->schedule);
-    if (s->net.ops)
+    if (s->net.ops) {
         s->net.ops->release(s->sums);
-    if (s->net.ops)
+        s->net.ops->release_host(s->host_sums);
         s->net.ops->release(s->class_weights);
+    }
     net_done(&s->net);
     *s = (struct stage){0};
 }
@@ -209,7 +211,7 @@ static void add_sums(struct loss_sums *to, const struct loss_sums *x)
 
 struct loss_sums stage_take_sums(const struct stage *s, struct loss_sums *sums, int count)
 {
-    CLEANUP(mem_freep) struct loss_sums *host = mem_alloc((size_t)count * sizeof *host);
+    struct loss_sums *host = s->host_sums;
     s->net.ops->download(host, sums, (size_t)count * sizeof *host);
     s->net.ops->zero(sums, (size_t)count * sizeof *sums);
     for (int stride = 1; stride < count; stride *= 2)

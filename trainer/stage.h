@@ -48,15 +48,16 @@ struct stage {
     struct frame_work work;
     struct layer_partials partials; /* of the layer at work */
     struct batch batch;
-    struct items next;      /* of the step after this one; count 0: not known */
-    double *leaves;         /* device [microbatches, leaf]: the sums of one bar */
-    int leaf;               /* the most of them that a bar has */
-    int64_t max_rows;       /* items of the largest micro-batch */
-    int64_t out_size;       /* elements per item of what the last chunk gives out */
-    uint64_t seed;          /* of dropout */
-    float loss_scale;       /* the gradient of the loss is multiplied by it; 0: as 1 */
-    struct loss_sums *sums; /* device [microbatches]; of last stages */
-    float *class_weights;   /* device [job->fit.class_weights]; of last stages, where given */
+    struct items next;           /* of the step after this one; count 0: not known */
+    double *leaves;              /* device [microbatches, leaf]: the sums of one bar */
+    int leaf;                    /* the most of them that a bar has */
+    int64_t max_rows;            /* items of the largest micro-batch */
+    int64_t out_size;            /* elements per item of what the last chunk gives out */
+    uint64_t seed;               /* of dropout */
+    float loss_scale;            /* the gradient of the loss is multiplied by it; 0: as 1 */
+    struct loss_sums *sums;      /* device [microbatches]; of last stages */
+    struct loss_sums *host_sums; /* [microbatches]: where they are read to */
+    float *class_weights;        /* device [job->fit.class_weights]; of last stages, where given */
     struct stage_times times;
 };
 
@@ -98,7 +99,8 @@ int stage_evaluate(struct stage *s, const struct items *items, const struct laye
 void stage_loss(const struct stage *s, int from_logits, int64_t rows, const float *out,
                 float *gradient, struct loss_sums *sums);
 
-/* Reads a device's sums [count], added up in a tree, and starts them at zero again. */
+/* Reads a device's sums [count], at most one for each micro-batch, added up in a tree, and starts
+ * them at zero again. */
 struct loss_sums stage_take_sums(const struct stage *s, struct loss_sums *sums, int count);
 
 /* From now on the times of chunks add up in s->times.busy_us. */
