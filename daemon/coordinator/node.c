@@ -197,6 +197,9 @@ const char *node_device_why_not(const struct node *n, const struct device *d,
         snprintf(why, sizeof(why), "is not used: %s", d->conflict);
     else
         return out;
+    size_t length = strlen(why);
+    while (length > 0 && why[length - 1] == '.') /* more may follow */
+        why[--length] = '\0';
     snprintf(out, DEVICE_WHY_SIZE, "%s %lld %s", d->kind == DEVICE_GPU ? "GPU" : "CPU device",
              (long long)d->index, why);
     return out;

@@ -62,7 +62,7 @@ const char *device_state_name(enum device_state s);
 int device_state_parse(const char *name, enum device_state *ret); /* 0 or ERR_INVALID */
 
 #define DEVICE_CODE_MAX   47  /* bytes */
-#define DEVICE_REASON_MAX 300 /* bytes */
+#define DEVICE_REASON_MAX 500 /* bytes */
 #define DEVICE_UUID_MAX   95  /* bytes */
 #define DEVICE_MAX_LINKS  64
 
@@ -214,7 +214,7 @@ const char *node_device_key(const struct device *d, char out[DEVICE_KEY_SIZE]);
  * "lost". */
 const char *node_device_shown(const struct device *d);
 /* Why it is not usable, as "GPU 2 is dirty: process 4711 holds 3 GB"; "" where it is. */
-#define DEVICE_WHY_SIZE 512
+#define DEVICE_WHY_SIZE 700
 const char *node_device_why_not(const struct node *n, const struct device *d,
                                 char out[DEVICE_WHY_SIZE]);
 int node_release(struct node *n, const char *attempt); /* number of devices that became free */
