@@ -37,6 +37,8 @@ static const struct verb {
     {"retry", verb_retry, "start a failed or cancelled job again"},
     {"checkpoints", verb_checkpoints, "list the checkpoints of a job that are kept"},
     {"nodes", verb_nodes, "list the nodes and their devices"},
+    {"drain", verb_drain, "give a node, or a device of it, no new work"},
+    {"undrain", verb_undrain, "give a drained node or device work again"},
     {"version", verb_version, "print the versions of this program and of the server"},
 };
 

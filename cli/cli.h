@@ -102,6 +102,8 @@ int verb_resume(struct cli *c, int argc, char **argv);
 int verb_retry(struct cli *c, int argc, char **argv);
 int verb_checkpoints(struct cli *c, int argc, char **argv);
 int verb_nodes(struct cli *c, int argc, char **argv);
+int verb_drain(struct cli *c, int argc, char **argv);
+int verb_undrain(struct cli *c, int argc, char **argv);
 int verb_version(struct cli *c, int argc, char **argv);
 
 #endif

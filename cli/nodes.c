@@ -69,6 +69,8 @@ static void add_node(struct table *t, const json_t *node, int64_t now)
     CLEANUP(buf_done) struct buf devices = BUF_INIT;
     CLEANUP(buf_done) struct buf seen = BUF_INIT;
     const char *state = cli_text(node, "state");
+    int is_drained = json_is_object(json_object_get(node, "drain"));
+    CLEANUP(mem_freep) char *shown = mem_printf("%s%s", state, is_drained ? ", drained" : "");
     int64_t free_count = cli_integer(node, "devices_free");
     char free_text[24] = "";
     int64_t at = text_parse_time(cli_text(node, "seen_at"));
@@ -80,11 +82,64 @@ static void add_node(struct table *t, const json_t *node, int64_t now)
         buf_adds(&seen, " ago");
     }
     table_add(t, cli_text(node, "name"));
-    table_add_color(t, node_color(state), state);
+    table_add_color(t, is_drained ? TABLE_YELLOW : node_color(state), shown);
     table_add(t, devices.data);
     table_add(t, free_text);
     table_add(t, seen.data);
     table_add(t, cli_text(node, "version"));
+}
+
+/* ---- what is wrong with them ---- */
+#define NOTES_MAX 20
+
+struct notes {
+    struct buf *out;
+    int count;
+};
+
+static void note(struct notes *n, const json_t *node, const char *text)
+{
+    const char *name = cli_text(node, "name");
+    if (n->count++ >= NOTES_MAX)
+        return;
+    text_escape(n->out, name, strlen(name), TEXT_LINE);
+    buf_adds(n->out, ": ");
+    text_escape(n->out, text, strlen(text), TEXT_LINE);
+    buf_adds(n->out, "\n");
+}
+
+static void note_device(struct notes *n, const json_t *node, const json_t *d)
+{
+    double idle_s = cli_real(d, "idle_s");
+    if (*cli_text(d, "why_not"))
+        note(n, node, cli_text(d, "why_not"));
+    if (idle_s > 0) {
+        CLEANUP(buf_done) struct buf time = BUF_INIT;
+        text_duration(&time, idle_s);
+        CLEANUP(mem_freep)
+        char *text = mem_printf("device %lld has been leased and idle for %s",
+                                (long long)cli_integer(d, "index"), time.data);
+        note(n, node, text);
+    }
+}
+
+/* A line for each node that takes no jobs and each device that is not given any. */
+static void add_notes(const json_t *nodes, struct buf *out)
+{
+    struct notes n = {.out = out};
+    size_t i, k;
+    json_t *node, *d;
+    json_array_foreach((json_t *)nodes, i, node)
+    {
+        if (*cli_text(node, "trouble"))
+            note(&n, node, cli_text(node, "trouble"));
+        json_array_foreach(json_object_get(node, "devices"), k, d)
+        {
+            note_device(&n, node, d);
+        }
+    }
+    if (n.count > NOTES_MAX)
+        buf_addf(out, "and %d more; --json has them all\n", n.count - NOTES_MAX);
 }
 
 static void print_nodes(struct cli *c, const json_t *nodes)
@@ -103,6 +158,7 @@ static void print_nodes(struct cli *c, const json_t *nodes)
         add_node(&t, node, clock_wall_us());
     }
     table_print(&t, c->width, c->color, &b);
+    add_notes(nodes, &b);
     fputs(b.data, stdout);
 }
 

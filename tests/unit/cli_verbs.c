@@ -20,6 +20,9 @@ static void usage_errors(void **state)
                                         "list --limit 1x",
                                         "logs x --rank -1",
                                         "nodes x",
+                                        "drain",
+                                        "drain a b",
+                                        "undrain a --reason x",
                                         "submit --key= x",
                                         "submit --key=a\xc3\xa4 x",
                                         "show a/b",
@@ -59,6 +62,8 @@ static void nobody_there(void **state)
                                         "resume " JOB " --retry 0",
                                         "retry " JOB " --retry 0",
                                         "checkpoints " JOB " --retry 0",
+                                        "drain n1 --retry 0",
+                                        "undrain n1 --retry 0",
                                         "logs " JOB " --retry 0",
                                         "metrics " JOB " --retry 0",
                                         "events " JOB " --retry 0",
@@ -436,6 +441,51 @@ static void checkpoints_are_a_table(void **state)
     expect_in(&none.err, "has no checkpoint, and takes none");
 }
 
+/* ---- nodes and their devices ---- */
+
+static void nodes_say_what_is_wrong(void **state)
+{
+    (void)state;
+    CLEANUP(result_done)
+    struct result r = RUN(
+        "nodes",
+        {"GET /v1/nodes?limit=1000 ", 200, JSON,
+         "{\"nodes\":[{\"name\":\"n1\",\"state\":\"ready\",\"version\":\"1\",\"devices_free\":0,"
+         "\"trouble\":\"It is drained by ann: rack 3.\",\"drain\":{\"reason\":\"rack 3\",\"by\":"
+         "\"ann\"},\"devices\":[{\"index\":0,\"kind\":\"gpu\",\"why_not\":null,\"idle_s\":1500},"
+         "{\"index\":2,\"kind\":\"gpu\",\"why_not\":\"GPU 2 is dirty: process 4711\\u0007\"}]},"
+         "{\"name\":\"n2\",\"state\":\"ready\",\"devices\":[],\"drain\":null}]}"});
+    assert_int_equal(r.status, EXIT_OK);
+    expect_in(&r.out, "n1    ready, drained  2 gpu");
+    expect_in(&r.out, "n1: It is drained by ann: rack 3.\n");
+    expect_in(&r.out, "n1: device 0 has been leased and idle for 25");
+    expect_in(&r.out, "n1: GPU 2 is dirty: process 4711\\x07\n");
+    assert_null(strstr(r.out.data, "n2:"));
+}
+
+static void drain_says_whom_and_why(void **state)
+{
+    (void)state;
+    CLEANUP(result_done)
+    struct result r =
+        RUN("drain n1 --device 3 --reason fan", {"POST /v1/nodes/n1/drain ", 200, JSON, "{}"});
+    assert_int_equal(r.status, EXIT_OK);
+    expect_in(&r.out, "n1 3 drained\n");
+    expect_in(&r.asked, "\"device\":3");
+    expect_in(&r.asked, "\"reason\":\"fan\"");
+    CLEANUP(result_done)
+    struct result back =
+        RUN("undrain n1 --device GPU-1", {"POST /v1/nodes/n1/undrain ", 200, JSON, "{}"});
+    assert_int_equal(back.status, EXIT_OK);
+    expect_in(&back.out, "n1 GPU-1 undrained\n");
+    expect_in(&back.asked, "\"device\":\"GPU-1\"");
+    CLEANUP(result_done)
+    struct result none = RUN("drain n9", {"POST /v1/nodes/n9/drain ", 404, PROBLEM,
+                                          "{\"detail\":\"There is no node \\\"n9\\\".\"}"});
+    assert_int_equal(none.status, EXIT_REFUSED);
+    expect_in(&none.err, "There is no node");
+}
+
 /* ---- the rest ---- */
 
 static void list_follows_the_cursor(void **state)
@@ -553,6 +603,8 @@ int main(void)
         cmocka_unit_test(a_cancel_believes_no_stranger),
         cmocka_unit_test(suspend_resume_retry),
         cmocka_unit_test(checkpoints_are_a_table),
+        cmocka_unit_test(nodes_say_what_is_wrong),
+        cmocka_unit_test(drain_says_whom_and_why),
         cmocka_unit_test(list_follows_the_cursor),
         cmocka_unit_test(list_limit),
         cmocka_unit_test(the_token_comes_from_a_file),
