@@ -338,4 +338,5 @@ $(FAKE_NVML): tests/fault/fake_nvml.c daemon/agent/nvml.h
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CPPFLAGS_) $(CFLAGS_) -fPIC -shared -o $@ $< $(JANSSON_LIBS)
+$(BUILD)/tests/unit/agent_gpus_look: | $(FAKE_NVML)
 .SECONDARY:

@@ -96,37 +96,32 @@ static void ask_graphics(struct view *v)
     set_figure(v, "graphics_bytes", bytes);
 }
 
-static unsigned within_room(struct view *v, unsigned count)
+static int take_v1(struct view *v, unsigned *count, struct nvml_process *list)
 {
-    if (count <= PROCESSES_ROOM)
-        return count;
-    note_unanswered(v, "processes", "an absurd count");
-    return PROCESSES_ROOM;
+    CLEANUP(mem_freep) struct nvml_process_v1 *old = mem_zalloc(PROCESSES_ROOM * sizeof *old);
+    if (!ASK(v, processes_v1, count, old))
+        return 0;
+    for (unsigned i = 0; i < *count && i < PROCESSES_ROOM; i++) {
+        list[i].pid = old[i].pid;
+        list[i].memory = old[i].memory;
+    }
+    return 1;
 }
 
 static void ask_processes(struct view *v)
 {
     unsigned count = PROCESSES_ROOM;
-    CLEANUP(mem_freep) struct nvml_process *list = mem_zalloc(count * sizeof *list);
-    CLEANUP(mem_freep) struct nvml_process_v1 *old = mem_zalloc(count * sizeof *old);
-    CLEANUP(mem_freep) unsigned *pids = mem_zalloc(count * sizeof *pids);
-    CLEANUP(mem_freep) unsigned long long *memory = mem_zalloc(count * sizeof *memory);
-    if (ASK(v, processes, &count, list)) {
-        count = within_room(v, count);
-        for (unsigned i = 0; i < count; i++) {
-            pids[i] = list[i].pid;
-            memory[i] = list[i].memory;
-        }
-    } else if (count = PROCESSES_ROOM, ASK(v, processes_v1, &count, old)) {
-        count = within_room(v, count);
-        for (unsigned i = 0; i < count; i++) {
-            pids[i] = old[i].pid;
-            memory[i] = old[i].memory;
-        }
-    } else {
-        return;
+    unsigned count_v1 = PROCESSES_ROOM;
+    CLEANUP(mem_freep) struct nvml_process *list = mem_zalloc(PROCESSES_ROOM * sizeof *list);
+    if (!ASK(v, processes, &count, list)) {
+        if (!take_v1(v, &count_v1, list))
+            return;
+        count = count_v1;
     }
-    look_processes(v->gpu, pids, memory, count);
+    if (count > PROCESSES_ROOM)
+        note_unanswered(v, "processes", "an absurd count");
+    else
+        look_processes(v->gpu, list, count);
 }
 
 /* ---- what is asked of a whole GPU ---- */

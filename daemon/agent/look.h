@@ -41,8 +41,7 @@ json_t *look_take(const struct nvml *n, struct look_handles *ret_handles, struct
 /* ---- lookfacts.c ---- */
 int look_uuid_valid(const char *uuid); /* letters, digits, '-' and '/', 5 to 95 */
 /* "processes" and "more" of a device. */
-void look_processes(json_t *gpu, const unsigned *pids, const unsigned long long *memory,
-                    unsigned count);
+void look_processes(json_t *gpu, const struct nvml_process *list, unsigned count);
 void look_place(json_t *gpu, const char *pci); /* "numa" and "cpus", where the kernel tells */
 /* Makes "links" from "peers" ([{"pci", "count"}, {"switch": true, "count"}]) of all of `gpus`. */
 void look_links(json_t *gpus);

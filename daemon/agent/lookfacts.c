@@ -62,29 +62,28 @@ static json_t *process(unsigned pid, unsigned long long memory)
     return p;
 }
 
-static int is_repeated(const unsigned *pids, unsigned i)
+static int is_repeated(const struct nvml_process *list, unsigned i)
 {
     for (unsigned k = 0; k < i; k++) {
-        if (pids[k] == pids[i])
+        if (list[k].pid == list[i].pid)
             return 1;
     }
     return 0;
 }
 
-void look_processes(json_t *gpu, const unsigned *pids, const unsigned long long *memory,
-                    unsigned count)
+void look_processes(json_t *gpu, const struct nvml_process *list, unsigned count)
 {
-    json_t *list = json_array();
+    json_t *told = json_array();
     unsigned more = 0;
     for (unsigned i = 0; i < count; i++) {
-        if (is_repeated(pids, i))
+        if (is_repeated(list, i))
             continue;
-        if (json_array_size(list) < LOOK_PROCESSES_MAX)
-            json_array_append_new(list, process(pids[i], memory[i]));
+        if (json_array_size(told) < LOOK_PROCESSES_MAX)
+            json_array_append_new(told, process(list[i].pid, list[i].memory));
         else
             more++;
     }
-    json_object_set_new(gpu, "processes", list);
+    json_object_set_new(gpu, "processes", told);
     if (more > 0)
         json_object_set_new(gpu, "more", json_integer(more));
 }

@@ -42,9 +42,12 @@ static void look_at_script(void)
         st.st_mtim.tv_sec == script_is.st_mtim.tv_sec &&
         st.st_mtim.tv_nsec == script_is.st_mtim.tv_nsec)
         return;
-    json_t *now = json_load_file(path, 0, NULL);
-    if (!now)
-        return; /* the old one stays */
+    json_error_t e;
+    json_t *now = json_load_file(path, 0, &e);
+    if (!now) {
+        fprintf(stderr, "fake_nvml: %s: %s\n", path, e.text);
+        abort();
+    }
     json_decref(script);
     script = now;
     script_is = st;

@@ -390,12 +390,12 @@ has_probe() { [ -n "$(probe_pid)" ]; }
 
 @test "garbage from the library" {
     script '.count = 4294967295 | .devices[0] |= (.name_hex = ("fffe22" + ("41" * 200)) | .temperature = 4294967295)
-            | .devices[1] |= (.processes_count = 4294967295 | .throttled = 18446744073709551615)
+            | .devices[1] |= (.processes_count = 4294967295 | .throttled = -1)
             | .devices += [{uuid: "", name: "no uuid", memory: [1, 1]}, {uuid: "a b", memory: [1, 1]},
                            (.devices[0] | .name = "a twin"), {uuid: "GPU-no-memory", memory: [0, 0]}]'
     start_gpu_agent
     wait_for 20 agent_ready
-    [ "$(device "$G0" name | cut -c1-14)" = '\xff\xfe\x22AA' ]
+    [ "$(device "$G0" name | cut -c1-14)" = '\xff\xfe"AAAAA' ]
     [ "$(device "$G0" name | wc -c)" -le 97 ]
     is "$G1" ready
     is GPU-no-memory failed memory_unknown
