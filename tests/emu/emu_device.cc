@@ -221,6 +221,8 @@ static void start(void)
     emu_memory_window();
     pthread_atfork(before_fork, after_fork, in_child);
     sigfillset(&all);
+    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP})
+        sigdelset(&all, fault);
     pthread_sigmask(SIG_BLOCK, &all, &before);
     std::thread(device_main).detach();
     pthread_sigmask(SIG_SETMASK, &before, NULL);

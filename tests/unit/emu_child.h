@@ -4,12 +4,14 @@
 #ifndef TRAINYARD_TESTS_EMU_CHILD_H
 #define TRAINYARD_TESTS_EMU_CHILD_H
 
+#include <atomic>
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <tuple>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -34,6 +36,35 @@ extern "C" {
 #define OK(call) MUST((call) == cudaSuccess)
 
 typedef int emu_program(void);
+
+template <class... P, class... A>
+static cudaError_t launch(void (*kernel)(P...), const char *name, dim3 grid, dim3 block,
+                          size_t shared, cudaStream_t stream, A... a)
+{
+    emu_know(kernel, name);
+    std::tuple<P...> values(a...);
+    return std::apply(
+        [&](auto &...v) {
+            void *pointers[] = {&v..., nullptr};
+            return cudaLaunchKernel(reinterpret_cast<const void *>(kernel), grid, block, pointers,
+                                    shared, stream);
+        },
+        values);
+}
+#define LAUNCH(kernel, grid, block, shared, ...)                                                   \
+    launch(kernel, #kernel, grid, block, shared, NULL, __VA_ARGS__)
+#define LAUNCH_ON(stream, kernel, grid, block, ...)                                                \
+    launch(kernel, #kernel, grid, block, 0, stream, __VA_ARGS__)
+
+/* Keeps streams from going on until it opens: what is queued behind it runs in the order that the
+ * device chooses, however slow the host was. */
+struct gate {
+    std::atomic<int> is_open;
+};
+static inline cudaError_t wait_for_gate(gate *g, cudaStream_t s)
+{
+    return emu_enqueue(s, "a gate", [g] { return g->is_open ? EMU_DONE : EMU_NOT_YET; });
+}
 
 /* How it ended (wait()'s status) and what it said on stderr. `settings`: "NAME=value" or NULL. */
 static int run_child(emu_program *f, const char *setting, char *said, size_t room)
