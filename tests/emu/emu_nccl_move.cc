@@ -218,13 +218,13 @@ static emu_progress send_on(nccl_core &c, nccl_state &s)
     }
     if (b.wanted < s.order || b.given != b.taken)
         return EMU_NOT_YET;
-    if (b.bytes != bytes)
-        emu_die("NCCL: rank %d sends %zu bytes to rank %d, which asks for %llu", c.rank, bytes,
-                s.op.root, static_cast<unsigned long long>(b.bytes));
-    if (s.at == bytes) {
+    if (s.at == bytes) { /* all is taken; the receiver may ask for the next one already */
         s.is_done = 1;
         return EMU_MORE;
     }
+    if (b.bytes != bytes)
+        emu_die("NCCL: rank %d sends %zu bytes to rank %d, which asks for %llu", c.rank, bytes,
+                s.op.root, static_cast<unsigned long long>(b.bytes));
     size_t n = smaller(PIECE, bytes - s.at);
     memcpy(b.data, emu_translate(static_cast<const char *>(s.op.from) + s.at, n), n);
     s.at += n;

@@ -32,7 +32,12 @@
 #ifndef TRAINYARD_TRAINER_CUDA_COMM_NCCL_H
 #define TRAINYARD_TRAINER_CUDA_COMM_NCCL_H
 
+#ifdef __cplusplus
 #include "trainer/cuda/trainer.h"
+extern "C" {
+#else
+#include "trainer/comm.h"
+#endif
 
 /* backend.comm(): the device is open, and closed after the world. */
 int comm_nccl_open(struct comm *hosts, const struct comm_options *o, struct comm **ret,
@@ -41,5 +46,9 @@ size_t comm_nccl_foretold(const struct comm_options *o); /* backend.comm_bytes()
 
 /* What NCCL takes for itself, of all communicators of a rank: an allowance. */
 #define COMM_NCCL_OWN ((size_t)512 << 20)
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
