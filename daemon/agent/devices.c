@@ -8,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "daemon/agent/agent.h"
 
@@ -93,6 +94,12 @@ void devices_number(struct agent *g)
     int first = has_gpus ? GPUS_MAX : 0;
     int by_default = g->options.default_cpus && has_gpus && strcmp(g->options.gpus, "none") != 0;
     int count = by_default ? 0 : g->options.cpu_devices;
+    if (has_gpus && count > GPUS_CPUS_MAX) {
+        log_event(LOG_LEVEL_ERROR, "devices",
+                  "note=\"of %d CPU devices %d are offered: a node with GPUs has no more\"", count,
+                  GPUS_CPUS_MAX);
+        count = GPUS_CPUS_MAX;
+    }
     if (g->cpus && first == g->cpu_first && count == g->cpu_count)
         return;
     g->cpu_first = first;

@@ -315,7 +315,7 @@ void gpu_report(const struct agent *g, const struct gpu *d, struct gpu_finding *
     *ret = (struct gpu_finding){.state = GPU_FAILED};
     if (s->without[0]) {
         snprintf(ret->code, sizeof ret->code, "nvml_missing");
-        snprintf(ret->reason, sizeof ret->reason, "%.380s.", s->without);
+        snprintf(ret->reason, sizeof ret->reason, "%.290s.", s->without);
     } else if (s->stalled) {
         snprintf(ret->code, sizeof ret->code, "probe_stalled");
         snprintf(ret->reason, sizeof ret->reason,

@@ -26,8 +26,9 @@ struct agent;
 struct attempt;
 
 #define GPUS_MAX            512 /* numbers below this are GPUs', where a node has ever had one */
+#define GPUS_CPUS_MAX       512 /* beside them */
 #define GPUS_MAP            "devices.json"
-#define GPU_REASON_SIZE     400
+#define GPU_REASON_SIZE     300 /* the coordinator takes as many bytes */
 #define GPU_CODE_SIZE       32
 #define GPUS_CLEAN_LOOKS    2
 #define GPUS_PATIENCE_US    30000000 /* of a probe that says nothing */
