@@ -125,7 +125,7 @@ struct ops {
     void (*add_packed)(const struct parallel *p, size_t n, const void *packed, float sign,
                        float *y);
     /* Rows of x [rows, cols] that are not all zero bits: their number, and the first `most` of them
-     * into ids. */
+     * into ids, memory of the device. */
     int64_t (*find_rows)(int64_t rows, int64_t cols, const float *x, int64_t most, uint32_t *ids);
     /* `count` rows of x as uint32 [room] ids, the rest of them UINT32_MAX, and float32 [room,
      * cols].
