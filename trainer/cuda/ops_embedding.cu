@@ -47,7 +47,7 @@ void cuda_gather(int64_t count, int64_t cols, int64_t first, int64_t rows, const
 #define DIGITS      256 /* as many as a block has threads */
 #define WARP_ROUNDS 8   /* a warp of a block takes so many times 32 of its elements */
 #define SORT_TILE   (TAPE_THREADS * WARP_ROUNDS)
-#define PIECE_IDS   ((int64_t)2 << 20) /* sorted at a time */
+#define PIECE_IDS   ((int64_t)1 << 18) /* sorted at a time */
 static_assert(DIGITS == TAPE_THREADS, "a thread has a digit");
 
 /* Rows and places of n ids, twice: sorted from one into the other. */

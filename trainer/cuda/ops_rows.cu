@@ -5,7 +5,7 @@
 
 /* ---- which rows ---- */
 
-#define PIECE_ROWS ((int64_t)4 << 20) /* of which it is told at a time */
+#define PIECE_ROWS ((int64_t)1 << 20) /* of which it is told at a time */
 #define FEW_COLS   16                 /* a thread's row; of more, a warp's */
 
 __global__ static void touch_short_rows(int64_t rows, int64_t cols, const float *x,
@@ -165,7 +165,7 @@ __device__ __forceinline__ const uint32_t *list_of(const struct lists &l, int me
  * (comm.h); who has no such row has 0. sum[h] is of 2^h leaves that stand together. */
 __device__ static float sum_tree(const struct lists &l, const int64_t *places, int64_t c)
 {
-    float sum[TREE_HEIGHT], x = 0.0f;
+    float sum[TREE_HEIGHT] = {}, x = 0.0f;
     for (int d = 0; d < l.members; d++) {
         const float *values = reinterpret_cast<const float *>(list_of(l, d) + l.room);
         int h = 0;
