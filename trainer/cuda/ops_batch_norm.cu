@@ -3,7 +3,7 @@
  * down the rows. */
 #include "trainer/cuda/ops_cuda.h"
 #include "trainer/cuda/reduce.h"
-#include "trainer/cuda/floats.h"
+#include "trainer/cuda/index.h"
 
 /* ---- sums ---- */
 
@@ -156,11 +156,12 @@ __device__ __forceinline__ int64_t row_step(const struct columns &c)
 }
 
 /* from [V], or V times `other` where it is NULL */
-template <int V> __device__ __forceinline__ floats<V> values_or(const float *from, float other)
+template <int V>
+__device__ __forceinline__ vector<float, V> values_or(const float *from, float other)
 {
-    floats<V> v;
+    vector<float, V> v;
     for (int k = 0; k < V; k++)
-        v.at[k] = from ? from[k] : other;
+        v.v[k] = from ? from[k] : other;
     return v;
 }
 
@@ -171,15 +172,15 @@ __global__ static void normalize_columns(struct columns c, const float *x, const
     int64_t col = own_column<V>(c);
     if (col >= c.cols)
         return;
-    floats<V> mean = values_or<V>(stats + col, 0.0f);
-    floats<V> rstd = values_or<V>(stats + c.cols + col, 0.0f);
-    floats<V> scale = values_or<V>(gamma ? gamma + col : NULL, 1.0f);
-    floats<V> shift = values_or<V>(beta ? beta + col : NULL, 0.0f);
+    vector<float, V> mean = values_or<V>(stats + col, 0.0f);
+    vector<float, V> rstd = values_or<V>(stats + c.cols + col, 0.0f);
+    vector<float, V> scale = values_or<V>(gamma ? gamma + col : NULL, 1.0f);
+    vector<float, V> shift = values_or<V>(beta ? beta + col : NULL, 0.0f);
     for (int64_t r = own_row(c); r < c.rows; r += row_step(c)) {
-        floats<V> v = load_floats<V>(x + r * c.cols + col);
+        vector<float, V> v = load<V>(x + r * c.cols + col);
         for (int k = 0; k < V; k++)
-            v.at[k] = elem_normalize(v.at[k], mean.at[k], rstd.at[k], scale.at[k], shift.at[k]);
-        store_floats<V>(y + r * c.cols + col, v);
+            v.v[k] = elem_normalize(v.v[k], mean.v[k], rstd.v[k], scale.v[k], shift.v[k]);
+        store(y + r * c.cols + col, v);
     }
 }
 
@@ -204,13 +205,12 @@ struct column_sums_of {
 };
 
 template <int V>
-__device__ __forceinline__ floats<V> means_of(const struct column_sums_of &s, int64_t at,
-                                              const floats<V> &gamma)
+__device__ __forceinline__ vector<float, V> means_of(const struct column_sums_of &s, int64_t at,
+                                                     const vector<float, V> &gamma)
 {
-    floats<V> mean = {};
+    vector<float, V> mean = {};
     for (int k = 0; s.sums && k < V; k++)
-        mean.at[k] =
-            static_cast<float>(s.sums[at + k] / s.count * static_cast<double>(gamma.at[k]));
+        mean.v[k] = static_cast<float>(s.sums[at + k] / s.count * static_cast<double>(gamma.v[k]));
     return mean;
 }
 
@@ -222,18 +222,17 @@ __global__ static void derive_columns(struct columns c, const float *x, const fl
     int64_t col = own_column<V>(c);
     if (col >= c.cols)
         return;
-    floats<V> mean = values_or<V>(stats + col, 0.0f);
-    floats<V> rstd = values_or<V>(stats + c.cols + col, 0.0f);
-    floats<V> scale = values_or<V>(gamma ? gamma + col : NULL, 1.0f);
-    floats<V> mean_s = means_of<V>(sums, col, scale);
-    floats<V> mean_sh = means_of<V>(sums, c.cols + col, scale);
+    vector<float, V> mean = values_or<V>(stats + col, 0.0f);
+    vector<float, V> rstd = values_or<V>(stats + c.cols + col, 0.0f);
+    vector<float, V> scale = values_or<V>(gamma ? gamma + col : NULL, 1.0f);
+    vector<float, V> mean_s = means_of<V>(sums, col, scale);
+    vector<float, V> mean_sh = means_of<V>(sums, c.cols + col, scale);
     for (int64_t r = own_row(c); r < c.rows; r += row_step(c)) {
-        floats<V> v = load_floats<V>(x + r * c.cols + col),
-                  d = load_floats<V>(dy + r * c.cols + col);
+        vector<float, V> v = load<V>(x + r * c.cols + col), d = load<V>(dy + r * c.cols + col);
         for (int k = 0; k < V; k++)
-            d.at[k] = elem_normalize_derivative((v.at[k] - mean.at[k]) * rstd.at[k], rstd.at[k],
-                                                d.at[k] * scale.at[k], mean_s.at[k], mean_sh.at[k]);
-        store_floats<V>(dx + r * c.cols + col, d);
+            d.v[k] = elem_normalize_derivative((v.v[k] - mean.v[k]) * rstd.v[k], rstd.v[k],
+                                               d.v[k] * scale.v[k], mean_s.v[k], mean_sh.v[k]);
+        store(dx + r * c.cols + col, d);
     }
 }
 

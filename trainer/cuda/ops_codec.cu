@@ -3,7 +3,7 @@
  */
 #include "trainer/cuda/ops_cuda.h"
 #include "trainer/cuda/scan.h"
-#include "trainer/cuda/floats.h"
+#include "trainer/cuda/index.h"
 
 extern "C" {
 #include "spec/codec.h"
@@ -29,15 +29,6 @@ __device__ __forceinline__ int8_t rounded(float x, float scale)
                         : static_cast<int8_t>(0);
 }
 
-/* Four at `to` as one word, the first lowest. */
-__device__ __forceinline__ void store_rounded(int8_t *to, const floats<4> &x, float scale)
-{
-    uint32_t word = 0;
-    for (int k = 0; k < 4; k++)
-        word |= static_cast<uint32_t>(static_cast<uint8_t>(rounded(x.at[k], scale))) << 8 * k;
-    *reinterpret_cast<uint32_t *>(to) = word;
-}
-
 /* A block has a chunk, a thread four elements of it, which stay in registers between their scale
  * and their rounding. `is_whole`: x is aligned for float4. */
 static_assert(CODEC_CHUNK == 4 * TAPE_THREADS, "a thread has four elements");
@@ -47,21 +38,24 @@ __global__ static void pack_chunks(int64_t n, int64_t chunks, int is_whole, cons
 {
     for (int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
         int64_t first = chunk * CODEC_CHUNK + threadIdx.x * 4;
-        floats<4> own = {};
+        vector<float, 4> own = {};
         uint32_t largest = 0;
         if (is_whole && first + 4 <= n)
-            own = load_floats<4>(x + first);
+            own = load<4>(x + first);
         else
             for (int k = 0; k < 4 && first + k < n; k++)
-                own.at[k] = x[first + k];
+                own.v[k] = x[first + k];
         for (int k = 0; k < 4; k++)
-            largest = max(largest, magnitude(own.at[k]));
+            largest = max(largest, magnitude(own.v[k]));
         float scale = scale_of(block_reduce<reduce_max>(largest));
+        vector<int8_t, 4> small;
+        for (int k = 0; k < 4; k++)
+            small.v[k] = rounded(own.v[k], scale);
         if (first + 4 <= n)
-            store_rounded(q + first, own, scale);
+            store(q + first, small);
         else
             for (int k = 0; k < 4 && first + k < n; k++)
-                q[first + k] = rounded(own.at[k], scale);
+                q[first + k] = small.v[k];
         if (threadIdx.x == 0)
             scales[chunk] = scale;
     }
@@ -194,89 +188,55 @@ static void add_top(int64_t k, const uint32_t *from, float sign, float *y)
 
 /* ---- adding ---- */
 
-/* What comes of V packed elements from i on, a multiple of V: one or four, which lie in one word.
- */
-struct from_bfloat16 {
+struct add_bfloat16 {
     const uint16_t *from;
-    template <int V> __device__ floats<V> at(int64_t i, float sign) const
+    float sign;
+    float *y;
+    template <int W> __device__ void at(int64_t i) const
     {
-        uint64_t word = 0;
-        floats<V> v;
-        if constexpr (V == 4)
-            word = *reinterpret_cast<const uint64_t *>(from + i);
-        else
-            word = from[i];
-        for (int k = 0; k < V; k++)
-            v.at[k] = sign * elem_from_bfloat16(static_cast<uint16_t>(word >> 16 * k));
-        return v;
+        vector<uint16_t, W> x = load<W>(from + i);
+        vector<float, W> sum = load<W>(y + i);
+        for (int k = 0; k < W; k++)
+            sum.v[k] += sign * elem_from_bfloat16(x.v[k]);
+        store(y + i, sum);
     }
 };
 
-struct from_int8 {
+/* Vectors begin at multiples of W, so that they do not cross chunks. */
+struct add_int8 {
     const float *scales;
     const int8_t *from;
-    template <int V> __device__ floats<V> at(int64_t i, float sign) const
+    float sign;
+    float *y;
+    template <int W> __device__ void at(int64_t i) const
     {
         float scale = sign * scales[i / CODEC_CHUNK];
-        uint32_t word = 0;
-        floats<V> v;
-        if constexpr (V == 4)
-            word = *reinterpret_cast<const uint32_t *>(from + i);
-        else
-            word = static_cast<uint8_t>(from[i]);
-        for (int k = 0; k < V; k++)
-            v.at[k] = scale * static_cast<float>(static_cast<int8_t>(word >> 8 * k & 0xffu));
-        return v;
+        vector<int8_t, W> x = load<W>(from + i);
+        vector<float, W> sum = load<W>(y + i);
+        for (int k = 0; k < W; k++)
+            sum.v[k] += scale * static_cast<float>(x.v[k]);
+        store(y + i, sum);
     }
 };
 
-struct from_floats {
+struct add_floats {
     const float *from;
-    template <int V> __device__ floats<V> at(int64_t i, float sign) const
+    float sign;
+    float *y;
+    template <int W> __device__ void at(int64_t i) const
     {
-        floats<V> v = load_floats<V>(from + i);
-        for (int k = 0; k < V; k++)
-            v.at[k] *= sign;
-        return v;
+        vector<float, W> x = load<W>(from + i), sum = load<W>(y + i);
+        for (int k = 0; k < W; k++)
+            sum.v[k] += sign * x.v[k];
+        store(y + i, sum);
     }
 };
 
-template <int V, class From>
-__device__ __forceinline__ void add_at(const From &from, float sign, int64_t i, float *y)
+static void add_chunks(int64_t n, const float *scales, float sign, float *y)
 {
-    floats<V> v = from.template at<V>(i, sign), sum = load_floats<V>(y + i);
-    for (int k = 0; k < V; k++)
-        sum.at[k] += v.at[k];
-    store_floats<V>(y + i, sum);
-}
-
-template <int V, class From>
-__global__ static void add_packed(int64_t n, From from, float sign, float *y)
-{
-    int64_t whole = n / V;
-    GRID_STRIDE(i, whole)
-    {
-        add_at<V>(from, sign, i * V, y);
-    }
-    int64_t rest = whole * V + blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-    if (rest < n)
-        add_at<1>(from, sign, rest, y);
-}
-
-template <class From>
-static void add_from(int64_t n, const From &from, int is_whole, float sign, float *y)
-{
-    if (is_whole && is_aligned(y))
-        TAPE_LAUNCH((add_packed<4, From>), tape_grid((n + 3) / 4), TAPE_THREADS, 0, n, from, sign,
-                    y);
-    else
-        TAPE_LAUNCH((add_packed<1, From>), tape_grid(n), TAPE_THREADS, 0, n, from, sign, y);
-}
-
-static void add_int8(int64_t n, const float *from, float sign, float *y)
-{
-    const int8_t *q = reinterpret_cast<const int8_t *>(from + chunks_of(n));
-    add_from(n, from_int8{from, q}, 1, sign, y); /* words as aligned as the scales before them */
+    const int8_t *q = reinterpret_cast<const int8_t *>(scales + chunks_of(n));
+    int phase = vector_phase<4>(q, static_cast<const float *>(y));
+    map<4>(add_int8{scales, q, sign, y}, n, phase == 0 ? 0 : -1);
 }
 
 /* ---- verbs ---- */
@@ -300,18 +260,22 @@ void cuda_add_packed(const struct parallel *p, size_t n, const void *packed, flo
     if (n == 0)
         return;
     switch (p->codec) {
-    case CODEC_BF16:
-        add_from(count, from_bfloat16{static_cast<const uint16_t *>(packed)},
-                 reinterpret_cast<uintptr_t>(packed) % 8 == 0, sign, y);
+    case CODEC_BF16: {
+        const uint16_t *from = static_cast<const uint16_t *>(packed);
+        map<4>(add_bfloat16{from, sign, y}, count,
+               vector_phase<4>(from, static_cast<const float *>(y)));
         break;
-    case CODEC_INT8: add_int8(count, static_cast<const float *>(packed), sign, y); break;
+    }
+    case CODEC_INT8: add_chunks(count, static_cast<const float *>(packed), sign, y); break;
     case CODEC_TOP_K:
         add_top(static_cast<int64_t>(codec_top(p, n)), static_cast<const uint32_t *>(packed), sign,
                 y);
         break;
-    case CODEC_NONE:
-        add_from(count, from_floats{static_cast<const float *>(packed)}, is_aligned(packed), sign,
-                 y);
+    case CODEC_NONE: {
+        const float *from = static_cast<const float *>(packed);
+        map<4>(add_floats{from, sign, y}, count,
+               vector_phase<4>(from, static_cast<const float *>(y)));
         break;
+    }
     }
 }

@@ -104,10 +104,10 @@ __global__ static void lay_out_windows(struct window w, struct layout y, int64_t
         place += static_cast<uint32_t>(y.row);
         int r = take_rest(place, y.by_rows) * w.row.stride - w.row.pad + window_row;
         int64_t item = first_item + place;
-        floats<V> v = {};
+        vector<float, V> v = {};
         if (r >= 0 && r < w.row.in && c >= 0 && c < w.col.in)
-            v = load_floats<V>(x + ((item * w.row.in + r) * w.col.in + c) * w.channels + channel);
-        store_floats<V>(windows + static_cast<int64_t>(i) * V, v);
+            v = load<V>(x + ((item * w.row.in + r) * w.col.in + c) * w.channels + channel);
+        store(windows + static_cast<int64_t>(i) * V, v);
     }
 }
 
@@ -197,9 +197,9 @@ __global__ static void gather_windows(struct window w, struct reach g, const flo
         s.row += g.row;
         struct span rows = span_of_places(w.row, s.row), cols = span_of_places(w.col, s.col);
         float *to = dx + spot_at(s, w.row.in, w.col.in, w.channels);
-        floats<V> sum = {};
+        vector<float, V> sum = {};
         if (g.adds)
-            sum = load_floats<V>(to);
+            sum = load<V>(to);
         for (int r = rows.begin; r < rows.end; r++)
             for (int c = cols.begin; c < cols.end; c++) {
                 int window_row = s.row - (r * w.row.stride - w.row.pad);
@@ -208,11 +208,11 @@ __global__ static void gather_windows(struct window w, struct reach g, const flo
                 const float *from = got_from(g, windows, before + r * w.col.out + c, element);
                 if (!from)
                     continue;
-                floats<V> v = load_floats<V>(from);
+                vector<float, V> v = load<V>(from);
                 for (int k = 0; k < V; k++)
-                    sum.at[k] += v.at[k];
+                    sum.v[k] += v.v[k];
             }
-        store_floats<V>(to, sum);
+        store(to, sum);
     }
 }
 

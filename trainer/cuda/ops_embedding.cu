@@ -5,7 +5,7 @@
  */
 #include "trainer/cuda/ops_cuda.h"
 #include "trainer/cuda/scan.h"
-#include "trainer/cuda/floats.h"
+#include "trainer/cuda/index.h"
 
 /* The table's row for an id; -1: not among [first, first + rows). NaN is no id. */
 __device__ __forceinline__ int64_t row_of(float id, int64_t first, int64_t rows)
@@ -27,10 +27,10 @@ __global__ static void gather_rows(struct divisor by_cols, int64_t cols, int64_t
         Index place = i;
         int64_t col = take_rest(place, by_cols) * static_cast<int64_t>(V);
         int64_t row = row_of(ids[place], first, rows);
-        floats<V> v = {};
+        vector<float, V> v = {};
         if (row >= 0)
-            v = load_floats<V>(table + row * cols + col);
-        store_floats<V>(y + static_cast<int64_t>(i) * V, v);
+            v = load<V>(table + row * cols + col);
+        store(y + static_cast<int64_t>(i) * V, v);
     }
 }
 
@@ -178,24 +178,24 @@ static int sort_by_row(const struct sorting *s, int64_t rows)
 
 /* Adds to `sum` the rows of dy for sorted ids [i, n) as long as these are `row`. */
 template <int V>
-__device__ static floats<V> add_run(floats<V> sum, int64_t i, int64_t n, uint32_t row,
-                                    const uint32_t *rows, const uint32_t *places, int64_t cols,
-                                    const float *dy)
+__device__ static vector<float, V> add_run(vector<float, V> sum, int64_t i, int64_t n, uint32_t row,
+                                           const uint32_t *rows, const uint32_t *places,
+                                           int64_t cols, const float *dy)
 {
     for (; i < n && rows[i] == row; i += ROWS_AT_ONCE) {
-        floats<V> v[ROWS_AT_ONCE];
+        vector<float, V> v[ROWS_AT_ONCE];
         bool has[ROWS_AT_ONCE];
 #pragma unroll
         for (int k = 0; k < ROWS_AT_ONCE; k++) {
             has[k] = i + k < n && rows[i + k] == row;
             if (has[k])
-                v[k] = load_floats<V>(dy + places[i + k] * cols);
+                v[k] = load<V>(dy + places[i + k] * cols);
         }
 #pragma unroll
         for (int k = 0; k < ROWS_AT_ONCE; k++)
             for (int c = 0; c < V; c++)
                 if (has[k])
-                    sum.at[c] += v[k].at[c];
+                    sum.v[c] += v[k].v[c];
     }
     return sum;
 }
@@ -212,8 +212,7 @@ __global__ static void add_runs(int64_t n, int64_t table_rows, int64_t cols, con
         for (int64_t c = (static_cast<int64_t>(blockIdx.y) * WARP + warp_team::lane()) * V;
              c < cols; c += static_cast<int64_t>(gridDim.y) * WARP * V) {
             float *to = d_table + row * cols + c;
-            store_floats<V>(to,
-                            add_run<V>(load_floats<V>(to), i, n, row, rows, places, cols, dy + c));
+            store(to, add_run<V>(load<V>(to), i, n, row, rows, places, cols, dy + c));
         }
     }
 }

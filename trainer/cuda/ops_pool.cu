@@ -15,14 +15,14 @@ __global__ static void max_windows(struct window w, struct spots out, const floa
         struct spot s = spot_of<Index, V>(out, i);
         struct span rows = span_seen(w.row, s.row), cols = span_seen(w.col, s.col);
         const float *item = x + s.item * w.row.in * w.col.in * w.channels + s.channel;
-        floats<V> best = load_floats<V>(item + (rows.begin * w.col.in + cols.begin) * w.channels);
+        vector<float, V> best = load<V>(item + (rows.begin * w.col.in + cols.begin) * w.channels);
         for (int r = rows.begin; r < rows.end; r++)
             for (int c = cols.begin; c < cols.end; c++) {
-                floats<V> v = load_floats<V>(item + (r * w.col.in + c) * w.channels);
+                vector<float, V> v = load<V>(item + (r * w.col.in + c) * w.channels);
                 for (int k = 0; k < V; k++)
-                    best.at[k] = elem_max_pool(best.at[k], v.at[k]);
+                    best.v[k] = elem_max_pool(best.v[k], v.v[k]);
             }
-        store_floats<V>(y + static_cast<int64_t>(i) * V, best);
+        store(y + static_cast<int64_t>(i) * V, best);
     }
 }
 
@@ -36,16 +36,16 @@ __global__ static void mean_windows(struct window w, struct spots out, const flo
         struct span rows = span_seen(w.row, s.row), cols = span_seen(w.col, s.col);
         const float *item = x + s.item * w.row.in * w.col.in * w.channels + s.channel;
         float share = 1.0f / static_cast<float>((rows.end - rows.begin) * (cols.end - cols.begin));
-        floats<V> sum = {};
+        vector<float, V> sum = {};
         for (int r = rows.begin; r < rows.end; r++)
             for (int c = cols.begin; c < cols.end; c++) {
-                floats<V> v = load_floats<V>(item + (r * w.col.in + c) * w.channels);
+                vector<float, V> v = load<V>(item + (r * w.col.in + c) * w.channels);
                 for (int k = 0; k < V; k++)
-                    sum.at[k] += v.at[k];
+                    sum.v[k] += v.v[k];
             }
         for (int k = 0; k < V; k++)
-            sum.at[k] *= share;
-        store_floats<V>(y + static_cast<int64_t>(i) * V, sum);
+            sum.v[k] *= share;
+        store(y + static_cast<int64_t>(i) * V, sum);
     }
 }
 
@@ -72,17 +72,17 @@ __global__ static void max_windows_back(struct window w, struct spots in, const 
         struct spot s = spot_of<Index, V>(in, i);
         struct span rows = span_of_places(w.row, s.row), cols = span_of_places(w.col, s.col);
         const float *item = x + s.item * w.row.in * w.col.in * w.channels + s.channel;
-        floats<V> own = load_floats<V>(item + (s.row * w.col.in + s.col) * w.channels), sum = {};
+        vector<float, V> own = load<V>(item + (s.row * w.col.in + s.col) * w.channels), sum = {};
         for (int r = rows.begin; r < rows.end; r++)
             for (int c = cols.begin; c < cols.end; c++) {
                 int64_t at = ((s.item * w.row.out + r) * w.col.out + c) * w.channels + s.channel;
-                floats<V> most = load_floats<V>(y + at);
+                vector<float, V> most = load<V>(y + at);
                 for (int k = 0; k < V; k++)
-                    if (own.at[k] == most.at[k] && !is_taken(w, item + k, span_seen(w.row, r),
-                                                             span_seen(w.col, c), s, most.at[k]))
-                        sum.at[k] += dy[at + k];
+                    if (own.v[k] == most.v[k] && !is_taken(w, item + k, span_seen(w.row, r),
+                                                           span_seen(w.col, c), s, most.v[k]))
+                        sum.v[k] += dy[at + k];
             }
-        store_floats<V>(dx + static_cast<int64_t>(i) * V, sum);
+        store(dx + static_cast<int64_t>(i) * V, sum);
     }
 }
 
@@ -94,18 +94,18 @@ __global__ static void mean_windows_back(struct window w, struct spots in, const
     {
         struct spot s = spot_of<Index, V>(in, i);
         struct span rows = span_of_places(w.row, s.row), cols = span_of_places(w.col, s.col);
-        floats<V> sum = {};
+        vector<float, V> sum = {};
         for (int r = rows.begin; r < rows.end; r++)
             for (int c = cols.begin; c < cols.end; c++) {
                 struct span seen_rows = span_seen(w.row, r), seen_cols = span_seen(w.col, c);
                 float share = 1.0f / static_cast<float>((seen_rows.end - seen_rows.begin) *
                                                         (seen_cols.end - seen_cols.begin));
-                floats<V> g = load_floats<V>(
+                vector<float, V> g = load<V>(
                     dy + ((s.item * w.row.out + r) * w.col.out + c) * w.channels + s.channel);
                 for (int k = 0; k < V; k++)
-                    sum.at[k] += g.at[k] * share;
+                    sum.v[k] += g.v[k] * share;
             }
-        store_floats<V>(dx + static_cast<int64_t>(i) * V, sum);
+        store(dx + static_cast<int64_t>(i) * V, sum);
     }
 }
 

@@ -1,7 +1,7 @@
 /* ops_rows.cu: gradients of tables of which few rows are touched. */
 #include "trainer/cuda/ops_cuda.h"
 #include "trainer/cuda/scan.h"
-#include "trainer/cuda/floats.h"
+#include "trainer/cuda/index.h"
 
 /* ---- which rows ---- */
 
@@ -106,8 +106,8 @@ __global__ static void pack_listed(struct divisor by_cols, uint32_t room, int64_
     {
         Index row = i;
         int64_t col = take_rest(row, by_cols) * static_cast<int64_t>(V);
-        store_floats<V>(values + static_cast<int64_t>(i) * V,
-                        load_floats<V>(x + static_cast<int64_t>(ids[row]) * cols + col));
+        store(values + static_cast<int64_t>(i) * V,
+              load<V>(x + static_cast<int64_t>(ids[row]) * cols + col));
     }
 }
 

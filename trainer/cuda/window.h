@@ -3,7 +3,7 @@
 #ifndef TRAINYARD_TRAINER_CUDA_WINDOW_H
 #define TRAINYARD_TRAINER_CUDA_WINDOW_H
 
-#include "trainer/cuda/floats.h"
+#include "trainer/cuda/index.h"
 
 struct window_axis {
     int in, out, window, stride, pad;

@@ -1,40 +1,13 @@
-/* floats.h: what kernels over dense arrays share: floats four at a time, and places from numbers.
+/* index.h: for kernels whose threads find their place in several dimensions from one number.
  *
  * Kernels come with 1 and with 4 floats a thread: 4 where the innermost size and every pointer
  * allow it (floats_at_once()). Numbers of elements are 32 bits where they suffice: a template's
  * Index is uint32_t or uint64_t, VECTOR_LAUNCH chooses.
  */
-#ifndef TRAINYARD_TRAINER_CUDA_FLOATS_H
-#define TRAINYARD_TRAINER_CUDA_FLOATS_H
+#ifndef TRAINYARD_TRAINER_CUDA_INDEX_H
+#define TRAINYARD_TRAINER_CUDA_INDEX_H
 
-#include "trainer/cuda/tape.h"
-
-template <int V> struct floats {
-    float at[V];
-};
-
-template <int V> __device__ __forceinline__ floats<V> load_floats(const float *from)
-{
-    floats<V> r;
-    if constexpr (V == 4) {
-        float4 x = *reinterpret_cast<const float4 *>(from);
-        r.at[0] = x.x;
-        r.at[1] = x.y;
-        r.at[2] = x.z;
-        r.at[3] = x.w;
-    } else {
-        r.at[0] = *from;
-    }
-    return r;
-}
-
-template <int V> __device__ __forceinline__ void store_floats(float *to, const floats<V> &x)
-{
-    if constexpr (V == 4)
-        *reinterpret_cast<float4 *>(to) = make_float4(x.at[0], x.at[1], x.at[2], x.at[3]);
-    else
-        *to = x.at[0];
-}
+#include "trainer/cuda/vector.h"
 
 static inline int is_aligned(const void *p)
 {
