@@ -67,6 +67,7 @@ template <class... P> static void emu_know(void (*kernel)(P...), const char *nam
 }
 /* (kernel) or (kernel, its name for messages). */
 #define CUDA_KERNEL_IS_KNOWN(...)     EMU_KNOWN_(__VA_ARGS__, #__VA_ARGS__)
+#define CUDA_CLEAR_PADDING(p)         __builtin_clear_padding(p)
 #define EMU_KNOWN_(kernel, name, ...) emu_know(kernel, name)
 
 void *emu_dynamic_shared(void);
