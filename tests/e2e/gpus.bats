@@ -1,0 +1,101 @@
+# A coordinator and an agent whose NVML is scripted: what happens to jobs when something happens to
+# GPUs.
+
+setup() {
+  load lib.bash
+  cluster_setup
+  export TRAINYARD_FAKE_NVML=$DIR/nvml.json
+  jq -nc '{devices: [{uuid: "GPU-0-first", bus: 1}, {uuid: "GPU-1-second", bus: 2}], xids: []}
+    | .devices |= map({uuid, name: "NVIDIA H200", pci: [0, .bus, 0], memory: [150000000000, 500000000],
+                       processes: [], temperature: 40, utilization: 50, ecc: [0, 0]})' >"$DIR/nvml.json"
+  start_coordinator
+}
+
+teardown() { cluster_teardown; }
+
+script() {
+  jq -c "$1" "$DIR/nvml.json" >"$DIR/nvml.new"
+  mv "$DIR/nvml.new" "$DIR/nvml.json"
+}
+
+gpu_agent() { # [OPTION...]
+  start_agent n1 1 --nvml "$ROOT/$BUILD/tests/fault/libnvidia-ml.so.1" "$@"
+}
+
+on_gpus() { # COUNT COMMAND_JSON
+  jq -nc --argjson n "$1" --argjson c "$2" \
+    '{name: "on-gpus", command: $c, resources: {devices: $n, device: "gpu"}, max_restarts: 2}'
+}
+
+device() { get /v1/nodes/n1 | jq -r ".devices[] | select(.uuid == \"$1\") | $2"; }
+device_is() { [ "$(device "$1" .state)" = "$2" ]; }
+attempt_is() { [ "$(job_field "$1" .attempt)" = "$2" ] && in_state "$1" running; }
+reason_has() { [[ "$(job_field "$1" .reason)" == *"$2"* ]]; }
+
+@test "a GPU that is lost under a job: the job goes on on another, and everybody is told why" {
+  gpu_agent
+  id=$(submit "$(on_gpus 1 '["sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 1000"]')")
+  wait_state "$id" running
+  first=$(job_field "$id" '.devices[0].uuid')
+  other=GPU-1-second
+  [ "$first" = GPU-0-first ] || other=GPU-0-first
+  script ".devices |= map(if .uuid == \"$first\" then .errors = {\"*\": 15} else . end)"
+  until_true 30 attempt_is "$id" 2
+  device_is "$first" lost
+  until_true 20 grep -qx "$other" "$(ls -td "$DIR"/n1/attempts/*/ | head -n 1)/rank-0.log"
+  get "/v1/jobs/$id/attempts" | jq -e '[.attempts[] | select(.exit.code == "device_lost")] | length == 1'
+  get "/v1/jobs/$id/attempts" | jq -re '.attempts[] | select(.exit.code == "device_lost") | .exit.reason' >"$DIR/why"
+  grep -q "node n1 ($first, NVIDIA H200) is lost: NVML no longer lists it" "$DIR/why"
+}
+
+@test "a GPU with memory errors is given to nobody; what waits for it says so" {
+  script '.devices |= .[:1]'
+  gpu_agent
+  id=$(submit "$(on_gpus 1 '["sleep", "1000"]')")
+  wait_state "$id" running
+  script '.devices[0].ecc = [0, 1]'
+  until_true 30 device_is GPU-0-first failed
+  until_true 30 in_state "$id" pending
+  until_true 30 reason_has "$id" "uncorrected memory error"
+  script '.devices[0].ecc = [0, 0]'
+  until_true 60 attempt_is "$id" 2
+}
+
+@test "a GPU that somebody else uses waits for them, with their name" {
+  script '.devices |= .[:1]'
+  sleep 1000 3>&- &
+  PIDS+=("$!")
+  script ".devices[0].processes = [[$!, 1000000000]]"
+  gpu_agent
+  until_true 20 device_is GPU-0-first dirty
+  id=$(submit "$(on_gpus 1 '["true"]')")
+  until_true 20 reason_has "$id" "is of no job of this node"
+  reason_has "$id" "\"sleep\", user $(id -un)"
+  script '.devices[0].processes = []'
+  wait_end "$id" succeeded
+}
+
+@test "one job after another on one GPU, which is looked at in between" {
+  script '.devices |= .[:1]'
+  gpu_agent
+  ids=()
+  for i in 1 2 3; do ids+=("$(submit "$(on_gpus 1 '["true"]')")"); done
+  for id in "${ids[@]}"; do wait_end "$id" succeeded; done
+  [ "$(grep -c 'state=dirty code=checking' "$DIR/n1.log")" = 3 ]
+}
+
+@test "an Xid of the hardware under a job fails the GPU, and an agent that starts anew knows it" {
+  gpu_agent
+  id=$(submit "$(on_gpus 2 '["sleep", "1000"]')")
+  wait_state "$id" running
+  script '.xids += [[1, 79]]'
+  until_true 30 device_is GPU-1-second failed
+  until_true 30 in_state "$id" pending
+  kill -TERM "$AGENT"
+  wait_gone "$AGENT" 10
+  gpu_agent
+  until_true 20 device_is GPU-1-second failed
+  device GPU-1-second .reason | grep -q "Xid 79"
+  rm "$DIR/n1/gpu-failed.GPU-1-second"
+  until_true 60 attempt_is "$id" 2
+}
