@@ -99,3 +99,15 @@ reason_has() { [[ "$(job_field "$1" .reason)" == *"$2"* ]]; }
   rm "$DIR/n1/gpu-failed.GPU-1-second"
   until_true 60 attempt_is "$id" 2
 }
+
+# The whole path of a training job, with the trainer for GPUs over the emulated CUDA of the tests.
+@test "a training job on GPUs has the losses of the reference" {
+  gpu_agent --trainer-cuda "$ROOT/$BUILD/emu/trainyard-trainer-cuda"
+  id=$(submit "$(jq -c '.resources = {devices: 2, device: "gpu"}' tests/reference/digits-mlp-sgd/job.json)")
+  wait_end "$id" succeeded 120
+  [ "$(get "/v1/jobs/$id" | jq -c '[.devices[].uuid] | sort')" = '["GPU-0-first","GPU-1-second"]' ]
+  get "/v1/jobs/$id/metrics" >"$DIR/metrics.json"
+  jq -ne --slurpfile want tests/reference/digits-mlp-sgd/expected.json --slurpfile got "$DIR/metrics.json" '
+    ($want[0].steps) as $w | ($got[0].steps) as $g | ($w | length) == ($g | length) and
+    all(range($w | length); (($g[.].loss - $w[.].loss) | fabs) <= $want[0].tolerance * $w[.].loss)'
+}
