@@ -27,11 +27,12 @@ void gpus_news(struct agent *g)
 static void set_state(struct agent *g, struct gpu *d, const struct gpu_finding *f)
 {
     int same = d->now.state == f->state && strcmp(d->now.code, f->code) == 0;
+    int usual = f->state == GPU_READY || strcmp(f->code, "checking") == 0;
     d->now = *f;
     if (same)
         return;
     gpus_news(g);
-    log_event(f->state == GPU_READY ? LOG_LEVEL_INFO : LOG_LEVEL_WARNING, "gpu",
+    log_event(usual ? LOG_LEVEL_INFO : LOG_LEVEL_WARNING, "gpu",
               "index=%d uuid=%s state=%s code=%s reason=%s", d->index, d->uuid,
               gpu_state_name(f->state), f->code[0] ? f->code : "none", log_quote(f->reason));
 }
