@@ -277,6 +277,48 @@ async function showJob() {
   await showLog(job);
 }
 
+// ---- the nodes ----
+
+const NODES_EVERY = 5; // turns
+let nodesIn = 0;
+
+// "3 of 8 gpu free", and the same of cpu
+function devicesText(devices) {
+  return ["gpu", "cpu"].flatMap((kind) => {
+    const all = devices.filter((d) => d.kind === kind);
+    const free = all.filter((d) => d.state === "free").length;
+    return all.length ? [`${free} of ${all.length} ${kind} free`] : [];
+  }).join(", ");
+}
+
+// Why it takes no jobs, and why devices of it are not given away.
+function notesOf(node) {
+  const devices = node.devices ?? [];
+  const idle = devices.filter((d) => d.idle_s).map((d) => `Device ${d.index} is leased and has been idle for ${Math.floor(d.idle_s / 60)} min.`);
+  return [node.trouble, ...devices.map((d) => d.why_not), ...idle].filter(Boolean);
+}
+
+function makeNodeRow(node) {
+  const row = document.createElement("tr");
+  const name = element(row, "td", "job");
+  element(name, "div").textContent = node.name;
+  for (const note of notesOf(node)) {
+    const line = element(name, "div", "soft");
+    line.textContent = line.title = note;
+  }
+  element(row, "td", node.drain ? "pending" : "").textContent = node.state + (node.drain ? ", drained" : "");
+  element(row, "td").textContent = devicesText(node.devices ?? []);
+  return row;
+}
+
+async function showNodes() {
+  if (nodesIn-- > 0) return;
+  nodesIn = NODES_EVERY - 1;
+  const { nodes } = await askJson("/v1/nodes?limit=200");
+  $("nodes-section").hidden = nodes.length === 0;
+  $("nodes").replaceChildren(...nodes.map(makeNodeRow));
+}
+
 // ---- turns ----
 
 let timer = 0;
@@ -295,6 +337,7 @@ async function turn() {
     const running = jobs.filter((job) => !isFinal(job)).length;
     setText($("status"), `${running} active of the newest ${jobs.length}`);
     $("status").className = "";
+    await showNodes();
     if (selected) await showJob();
   } catch (error) {
     setText($("status"), error instanceof TypeError ? "The server does not answer." : error.message);

@@ -16,6 +16,13 @@ static int is_broken(const struct device *d)
     return d->state == DEVICE_FAILED || d->state == DEVICE_LOST;
 }
 
+/* The node cannot look at its GPUs, which may be as well as ever: what runs there goes on, and no
+ * device is blamed. */
+static int is_unseen(const struct device *d)
+{
+    return strcmp(d->code, "nvml_missing") == 0 || strcmp(d->code, "probe_stalled") == 0;
+}
+
 /* ---- events ---- */
 /* A fact of a device; `d` NULL: one that is not there now. */
 static json_t *fact(const struct device *d, const char *key, const char *code, const char *reason)
@@ -122,10 +129,10 @@ static int follow(struct service *c, struct node *n, struct device *d, struct er
     judge_absent(c, d);
     if (d->state != d->told && !node_device_is_checking(d)) {
         rc = tell_state(c, n, d, e);
-        if (rc == 0 && is_broken(d))
+        if (rc == 0 && is_broken(d) && !is_unseen(d))
             rc = note_failure(c, n, d, e);
     }
-    if (rc == 0 && is_broken(d) && d->attempt[0])
+    if (rc == 0 && is_broken(d) && !is_unseen(d) && d->attempt[0])
         rc = stop_attempt(c, n, d, e);
     return rc;
 }

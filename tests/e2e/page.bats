@@ -34,4 +34,5 @@ teardown() { cluster_teardown; }
   grep -q "href=\"/v1/jobs/$id/artifacts/model.safetensors\"" "$DIR/dom"
   grep -q 'at step 58, [0-9]* samples/s. Epoch 2: epoch loss ' "$DIR/dom"
   grep -q 'mirrored, 2 ranks. ' "$DIR/dom"
+  grep -q '2 of 2 cpu free' "$DIR/dom"
 }

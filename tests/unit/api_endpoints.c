@@ -332,6 +332,49 @@ static void what_is_wanted_of_a_job(void **state)
     expect(&h, "POST /v1/jobs/j/resume", JSON_HEADER, "{\"x\":1}", 400, "unexpected_body");
 }
 
+static void drains_are_decoded(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *body, *reason, *uuid;
+        int index;
+    } CASES[] = {
+        {NULL, "", NULL, -1},
+        {"{}", "", NULL, -1},
+        {"{\"reason\":\"rack 3\",\"by\":\"ann\"}", "rack 3", NULL, -1},
+        {"{\"device\":0}", "", NULL, 0},
+        {"{\"device\":\"GPU-1\"}", "", "GPU-1", -1},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(CASES); i++) {
+        struct answer a =
+            ask(&h, "POST /v1/nodes/n1/drain", CASES[i].body ? JSON_HEADER : NULL, CASES[i].body);
+        json_auto_t *doc = json_loads(a.body, 0, NULL);
+        assert_int_equal(a.status, 200);
+        assert_string_equal(h.service.verb, "drain");
+        assert_string_equal(json_string_value(json_object_get(doc, "reason")), CASES[i].reason);
+        assert_int_equal(json_integer_value(json_object_get(doc, "index")), CASES[i].index);
+        const char *uuid = json_string_value(json_object_get(doc, "uuid"));
+        assert_true(CASES[i].uuid ? uuid && strcmp(uuid, CASES[i].uuid) == 0 : !uuid);
+        answer_done(&a);
+    }
+    static const char *const WRONG[] = {
+        "[]",
+        "{\"device\":-1}",
+        "{\"device\":1.5}",
+        "{\"device\":\"\"}",
+        "{\"reason\":1}",
+        "{\"why\":\"x\"}",
+        "{\"by\":\"0123456789012345678901234567890123456789012345678901234567891\"}"};
+    for (size_t i = 0; i < ARRAY_LEN(WRONG); i++) {
+        expect(&h, "POST /v1/nodes/n1/drain", JSON_HEADER, WRONG[i], 400, "unexpected_body");
+        expect(&h, "POST /v1/nodes/n1/undrain", JSON_HEADER, WRONG[i], 400, "unexpected_body");
+    }
+    expect(&h, "POST /v1/nodes/n1/undrain", JSON_HEADER, "{", 400, "invalid_json");
+    expect(&h, "POST /v1/nodes/n1/undrain", NULL, NULL, 200, NULL);
+    assert_string_equal(h.service.verb, "undrain");
+    assert_string_equal(h.service.id, "n1");
+}
+
 static void syncs_must_be_json(void **state)
 {
     (void)state;
@@ -406,21 +449,14 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(each_calls_its_verb),
-        T(list_query),
-        T(numbers_in_queries),
-        T(switches),
-        T(unknown_parameters_are_named),
-        T(wrong_paths_and_methods),
-        T(problems_are_problems),
-        T(request_ids_differ),
-        T(warnings_reach_the_body),
-        T(tags),
-        T(what_is_wanted_of_a_job),
-        T(head_is_get_without_body),
-        T(cancel_takes_nothing_or_an_empty_object),
-        T(syncs_must_be_json),
-        T(agent_files),
+        T(each_calls_its_verb),          T(list_query),
+        T(numbers_in_queries),           T(switches),
+        T(unknown_parameters_are_named), T(wrong_paths_and_methods),
+        T(problems_are_problems),        T(request_ids_differ),
+        T(warnings_reach_the_body),      T(tags),
+        T(what_is_wanted_of_a_job),      T(drains_are_decoded),
+        T(head_is_get_without_body),     T(cancel_takes_nothing_or_an_empty_object),
+        T(syncs_must_be_json),           T(agent_files),
         T(prometheus_and_openapi),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -212,6 +212,27 @@ static void a_gpu_that_is_not_listed_is_lost_after_30_s(void **state)
     expect_events("device_", "device_lost 0, ");
 }
 
+/* Nobody can look at it: what runs goes on, and it is no failure of the GPU. */
+static void a_gpu_that_is_not_seen_stops_nothing(void **state)
+{
+    (void)state;
+    json_auto_t *list = gpus("n1", 2);
+    gpus_say("n1", list, NULL);
+    CLEANUP(mem_freep) char *id = new_job(GPU_JOB(1, ""));
+    json_auto_t *w = gpu_wish("n1", list, id);
+    for (int i = 0; i < 4; i++) {
+        for (int d = 0; d < 2; d++)
+            set_state(list, d, "failed", i % 2 ? "nvml_missing" : "probe_stalled", "no driver");
+        gpus_say("n1", list, status(w, "running", NULL));
+        expect_job(id, "running", "running");
+        expect_device("n1", 1, "state", "failed");
+        for (int d = 0; d < 2; d++)
+            set_state(list, d, "ready", "", "");
+        gpus_say("n1", list, status(w, "running", NULL));
+        expect_device("n1", 1, "state", "free");
+    }
+}
+
 static void a_gpu_that_keeps_failing_is_drained(void **state)
 {
     (void)state;
@@ -437,6 +458,7 @@ int main(void)
         T(a_rank_that_died_of_its_gpu_is_tried_again),
         T(a_cancel_is_not_overruled_by_a_device),
         T(a_gpu_that_is_not_listed_is_lost_after_30_s),
+        T(a_gpu_that_is_not_seen_stops_nothing),
         T(a_gpu_that_keeps_failing_is_drained),
         T(failures_of_days_ago_do_not_count),
         T(a_leased_index_stays_with_its_device),
