@@ -1,12 +1,14 @@
 /* run_job: trains one job without daemons, on the backend that it is linked with, and prints what
  * came of it as one JSON object.
  *
- *     run_job [--ranks N] [--precision NAME] [--steps N] JOB.json [EXPECTED.json]
+ *     run_job [--ranks N] [--gpus UUID,...] [--apart] [--precision NAME] [--steps N] JOB.json
+ * [EXPECTED.json]
  *
- * N data ranks, each with a process of its own. `precision` and `steps` replace the job's. Against
- * EXPECTED.json (tests/reference) the largest relative difference of a step's loss is given beside
- * the tolerance. steps_per_second is of the second half of the steps, evaluation left out: median
- * over 8 stretches of it. Exit status 0 when the run succeeded.
+ * N data ranks, each with a process of its own and, by --gpus, a GPU; --apart tells NCCL that each
+ * is a host of its own. `precision` and `steps` replace the job's. Against EXPECTED.json
+ * (tests/reference) the largest relative difference of a step's loss is given beside the tolerance.
+ * steps_per_second is of the second half of the steps, evaluation left out: median over 8 stretches
+ * of it. Exit status 0 when the run succeeded.
  */
 #include <argp.h>
 #include <fcntl.h>
@@ -30,8 +32,8 @@
 #define REPORT_MAX (1 << 30)
 
 struct options {
-    const char *job, *expected, *precision;
-    int ranks, steps;
+    const char *job, *expected, *precision, *gpus;
+    int ranks, steps, apart;
 };
 
 struct run {
@@ -130,12 +132,30 @@ static void open_run(struct run *r, const struct options *o)
 
 /* ---- its ranks ---- */
 
+/* The rank's environment, as a shim would set it. */
+static void set_device(const struct options *o, int rank)
+{
+    const char *p = o->gpus;
+    CLEANUP(mem_freep) char *host = mem_printf("rank-%d", rank);
+    for (int i = 0; p && i < rank; i++)
+        p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL;
+    if (o->gpus && !p)
+        die("--gpus names fewer than there are ranks");
+    CLEANUP(mem_freep) char *gpu = p ? mem_strndup(p, strcspn(p, ",")) : NULL;
+    if (gpu)
+        setenv("CUDA_VISIBLE_DEVICES", gpu, 1);
+    if (o->apart)
+        setenv("NCCL_HOSTID", host, 1);
+}
+
 /* As a child, for what a process does to a device stays with it. */
-static pid_t start(struct run *r, int rank)
+static pid_t start(struct run *r, const struct options *o, int rank)
 {
     pid_t pid = fork();
     if (pid < 0)
         die("cannot fork");
+    if (pid == 0 && rank >= 0)
+        set_device(o, rank);
     if (pid == 0)
         _exit(rank < 0             ? train_prepare(&r->launch, &r->fds)
               : chdir(r->dir) == 0 ? train_rank(&r->launch, rank, &r->fds, &never)
@@ -151,12 +171,12 @@ static void end(struct run *r, pid_t pid)
     r->status = s ? s : r->status;
 }
 
-static void train(struct run *r)
+static void train(struct run *r, const struct options *o)
 {
     pid_t pids[PLAN_MAX_RANKS];
-    end(r, start(r, -1));
+    end(r, start(r, o, -1));
     for (int i = 0; r->status == 0 && i < r->launch.plan.ranks; i++)
-        pids[i] = start(r, i);
+        pids[i] = start(r, o, i);
     for (int i = 0, failed = r->status; failed == 0 && i < r->launch.plan.ranks; i++)
         end(r, pids[i]);
 }
@@ -269,6 +289,8 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     struct options *o = state->input;
     switch (key) {
     case 'r': o->ranks = atoi(value); return 0;
+    case 'g': o->gpus = value; return 0;
+    case 'a': o->apart = 1; return 0;
     case 's': o->steps = atoi(value); return 0;
     case 'p': o->precision = value; return 0;
     case ARGP_KEY_ARG:
@@ -286,6 +308,8 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
 
 static const struct argp_option rows[] = {
     {.name = "ranks", .key = 'r', .arg = "N", .doc = "Data ranks, 1 to 16; default 1"},
+    {.name = "gpus", .key = 'g', .arg = "UUIDS", .doc = "Of the ranks, between commas"},
+    {.name = "apart", .key = 'a', .doc = "Each rank a host of its own to NCCL"},
     {.name = "steps", .key = 's', .arg = "N", .doc = "Instead of the job's"},
     {.name = "precision",
      .key = 'p',
@@ -303,7 +327,7 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     log_setup("run_job", LOG_LEVEL_WARNING);
     open_run(&r, &o);
-    train(&r);
+    train(&r, &o);
     read_report(&r);
     unlink(r.path);
     rmdir(r.dir);
