@@ -62,7 +62,7 @@ library() { # NAME: path of the shared library
 }
 
 compile() { # SOURCE: with nvcc, for this GPU, into the kit
-  "$NVCC" -std=c++20 -O3 -lineinfo -D_GNU_SOURCE -I. "-I$KIT/include" "${INCLUDES[@]}" "-DTRAINYARD_VERSION=\"check\"" \
+  "$NVCC" -std=c++20 -O3 -fmad=false -lineinfo -D_GNU_SOURCE -I. "-I$KIT/include" "${INCLUDES[@]}" "-DTRAINYARD_VERSION=\"check\"" \
     -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers "-arch=$ARCH" -c "$1" -o "$KIT/cuda/$(basename "$1" .cu).o"
 }
 link_to() { # PROGRAM OBJECT...: with the CUDA objects and the kit's libraries

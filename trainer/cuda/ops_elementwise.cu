@@ -1,5 +1,6 @@
 /* ops_elementwise.cu: verbs that give an element for an element, and softmax over a row. Each reads
  * what it needs once and is bound by memory; sums of columns are taken on the way (reduce.h). */
+#include "trainer/cuda/exponentials.h"
 #include "trainer/cuda/ops_cuda.h"
 #include "trainer/cuda/reduce.h"
 #include "trainer/cuda/vector.h"
@@ -197,48 +198,22 @@ static void derive_elements(int64_t rows, int64_t cols, const float *kept, const
 
 /* ---- softmax ---- */
 
-namespace
-{
-/* The largest of what was seen, and the sum of e^(x - max). Unlike elem_softmax, nothing seen and
- * -infinity may be merged with anything. */
-struct softmax_seen {
-    float max, sum;
-};
-
-struct softmax_merge {
-    __device__ __forceinline__ static softmax_seen merge(softmax_seen a, softmax_seen b)
-    {
-        softmax_seen r;
-        r.max = elem_max(a.max, b.max);
-        float x = a.max == r.max ? a.sum : a.sum * elem_exp(a.max - r.max);
-        float y = b.max == r.max ? b.sum : b.sum * elem_exp(b.max - r.max);
-        r.sum = x + y;
-        return r;
-    }
-};
-
-__device__ __forceinline__ softmax_seen shuffle_xor(softmax_seen x, int lanes)
-{
-    return {::shuffle_xor(x.max, lanes), ::shuffle_xor(x.sum, lanes)};
-}
-} // namespace
-
 template <class Team>
 __global__ static void softmax_rows(int64_t rows, int64_t cols, const float *bias, float *z,
                                     float *y)
 {
     for (int64_t r = Team::first(); r < rows; r += Team::step()) {
-        softmax_seen seen = {-INFINITY, 0.0f};
+        exponentials seen = EXPONENTIALS_OF_NOTHING;
         for (int64_t c = Team::lane(); c < cols; c += Team::size) {
             float x = z[r * cols + c];
             if (bias)
                 x += bias[c];
             if (bias && z != y)
                 z[r * cols + c] = x;
-            seen = softmax_merge::merge(seen, softmax_seen{x, 1.0f});
+            seen = exponentials_see(seen, x);
         }
-        seen = Team::template reduce<softmax_merge>(seen);
-        float inverse = 1.0f / (seen.sum + (seen.max - seen.max)); /* NaN by an infinite one */
+        seen = Team::template reduce<exponentials_merge>(seen);
+        float inverse = 1.0f / exponentials_sum(seen);
         for (int64_t c = Team::lane(); c < cols; c += Team::size) {
             float x = z[r * cols + c];
             if (bias && z == y)

@@ -5,6 +5,7 @@
  *
  * Sums over rows are kept in float64 by teams, then blocks, then the call: an order that depends on
  * the shape alone. */
+#include "trainer/cuda/exponentials.h"
 #include "trainer/cuda/ops_cuda.h"
 #include "trainer/cuda/reduce.h"
 
@@ -60,28 +61,6 @@ __device__ __forceinline__ largest largest_of(float x, int64_t c)
     return {x, c};
 }
 
-/* The largest of what was seen, and the sum of e^(x - max); nothing seen is {-infinity, 0}. */
-struct exponentials {
-    float max, sum;
-};
-
-struct exponentials_merge {
-    __device__ __forceinline__ static exponentials merge(exponentials a, exponentials b)
-    {
-        exponentials r;
-        r.max = elem_max(a.max, b.max);
-        float x = a.max == r.max ? a.sum : a.sum * elem_exp(a.max - r.max);
-        float y = b.max == r.max ? b.sum : b.sum * elem_exp(b.max - r.max);
-        r.sum = x + y;
-        return r;
-    }
-};
-
-__device__ __forceinline__ exponentials shuffle_xor(exponentials x, int lanes)
-{
-    return {::shuffle_xor(x.max, lanes), ::shuffle_xor(x.sum, lanes)};
-}
-
 /* What a row's first walk finds. */
 struct found {
     int64_t out, target; /* columns of the largest */
@@ -99,13 +78,13 @@ template <class Team, form F> __device__ __forceinline__ found walk(const row &r
 {
     found f = {};
     largest out = {-INFINITY, INT64_MAX}, want = {-INFINITY, INT64_MAX};
-    exponentials seen = {-INFINITY, 0.0f};
+    exponentials seen = EXPONENTIALS_OF_NOTHING;
     for (int64_t c = Team::lane(); c < cols; c += Team::size) {
         float x = r.out[c], t = target(r, c);
         out = largest_merge::merge(out, largest_of(x, c));
         want = largest_merge::merge(want, largest_of(t, c));
         if (F == LOGITS)
-            seen = exponentials_merge::merge(seen, exponentials{x, 1.0f});
+            seen = exponentials_see(seen, x);
         if (F == PROBABILITIES)
             f.sum += clip(x);
         f.weight += t;
@@ -114,7 +93,7 @@ template <class Team, form F> __device__ __forceinline__ found walk(const row &r
     f.target = r.targets ? Team::template reduce<largest_merge>(want).column : r.own;
     if (F == LOGITS) {
         seen = Team::template reduce<exponentials_merge>(seen);
-        seen.sum += seen.max - seen.max; /* NaN by an infinite one */
+        seen.sum = exponentials_sum(seen);
         f.max = seen.max;
         f.inverse = 1.0f / seen.sum;
         f.log_sum = static_cast<double>(logf(seen.sum) + seen.max);
