@@ -80,14 +80,16 @@ template <class Team, form F> __device__ __forceinline__ found walk(const row &r
     largest out = {-INFINITY, INT64_MAX}, want = {-INFINITY, INT64_MAX};
     exponentials seen = EXPONENTIALS_OF_NOTHING;
     for (int64_t c = Team::lane(); c < cols; c += Team::size) {
-        float x = r.out[c], t = target(r, c);
+        float x = r.out[c];
         out = largest_merge::merge(out, largest_of(x, c));
-        want = largest_merge::merge(want, largest_of(t, c));
         if (F == LOGITS)
             seen = exponentials_see(seen, x);
         if (F == PROBABILITIES)
             f.sum += clip(x);
-        f.weight += t;
+        if (r.targets) {
+            want = largest_merge::merge(want, largest_of(r.targets[c], c));
+            f.weight += r.targets[c];
+        }
     }
     f.out = Team::template reduce<largest_merge>(out).column;
     f.target = r.targets ? Team::template reduce<largest_merge>(want).column : r.own;
@@ -103,7 +105,7 @@ template <class Team, form F> __device__ __forceinline__ found walk(const row &r
         f.log_sum = log(f.sum);
     }
     if (F == LOGITS || F == PROBABILITIES)
-        f.weight = Team::template reduce<reduce_add>(f.weight);
+        f.weight = r.targets ? Team::template reduce<reduce_add>(f.weight) : 1.0;
     return f;
 }
 
