@@ -44,7 +44,7 @@ static void normalize_once(struct matrix m, int has_gamma, int has_beta, int off
         a.gamma = parity_floats(&p, m.cols, 2.0f, PARITY_PLAIN);
     if (has_beta)
         a.beta = parity_floats(&p, m.cols, 2.0f, PARITY_PLAIN);
-    a.stats = parity_out(&p, sizeof(float), m.cols ? 2 * m.rows : 0);
+    a.stats = parity_out(&p, sizeof(float), 2 * m.rows);
     a.y = parity_out(&p, sizeof(float), m.rows * m.cols);
     parity_run(&p, norm_verb, &a);
     /* The mean of numbers near 400 is known to some units of 2^-15, and a deviation to as many. */

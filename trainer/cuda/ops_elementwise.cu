@@ -114,7 +114,7 @@ template <enum activation f> struct activate {
     const float *bias;
     float *z, *y;
     int64_t cols;
-    int is_kept; /* z with its bias */
+    int64_t is_kept; /* z with its bias */
 
     template <int W> __device__ void at(int64_t i) const
     {

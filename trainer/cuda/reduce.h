@@ -1,5 +1,6 @@
 /* reduce.h: sums and their like over a warp, a block, the rows and the columns of an array, in an
  * order that depends on the shape alone: the same bits on every run and every GPU.
+ * Structs that are passed to kernels have no padding: the tape compares arguments by their bytes.
  *
  * What is merged is any type T with a merge() that is associative and commutative but for rounding:
  *     struct add { template <class T> __device__ static T merge(T a, T b) ... };
@@ -249,12 +250,13 @@ void column_sums(const Term &term, int64_t rows, int64_t cols, const Sink &sink)
 /* Sinks of float32 sums: to[which][col] = beta * itself + sum; NULL: not wanted. */
 template <int count> struct columns_to_floats {
     float *to[count];
-    float beta;
+    double beta; /* a float32; so wide that nothing in a kernel's arguments is left unset */
     template <class Sum> __device__ void set(int64_t col, int which, Sum total) const
     {
         float *p = to[which];
         if (p)
-            p[col] = (beta == 0.0f ? 0.0f : beta * p[col]) + static_cast<float>(total);
+            p[col] = (beta == 0.0 ? 0.0f : static_cast<float>(beta) * p[col]) +
+                     static_cast<float>(total);
     }
 };
 
