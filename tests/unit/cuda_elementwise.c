@@ -75,19 +75,6 @@ static void elements_are_the_cpus(void **state)
             }
 }
 
-/* A grid has fewer threads than elements. */
-static void many_elements(void **state)
-{
-    (void)state;
-    struct parity p;
-    struct one_args a = {.kind = ADD, .n = 1500007};
-    parity_begin(&p, "add", "n %lld", (long long)a.n);
-    fill_one(&p, &a);
-    parity_run(&p, one_verb, &a);
-    parity_same(&p, a.y);
-    parity_end(&p);
-}
-
 /* Arrays that stand differently behind a multiple of 16 bytes. */
 static void shifted_verb(struct parity_side *s, const void *args)
 {
@@ -95,17 +82,30 @@ static void shifted_verb(struct parity_side *s, const void *args)
     s->ops->add((size_t)a->n, (float *)parity_at(s, a->x) + 1, parity_at(s, a->y));
 }
 
+static void add_once(parity_verb *verb, const char *name, int64_t n)
+{
+    struct parity p;
+    struct one_args a = {.kind = ADD, .n = n};
+    parity_begin(&p, name, "n %lld", (long long)n);
+    a.x = parity_floats(&p, n + 1, 1.0f, PARITY_ODD);
+    a.y = parity_floats_as(&p, PARITY_INOUT, n, 1.0f, PARITY_ODD);
+    parity_run(&p, verb, &a);
+    parity_same(&p, a.y);
+    parity_end(&p);
+}
+
 static void addresses_that_do_not_agree(void **state)
 {
     (void)state;
-    struct parity p;
-    struct one_args a = {.n = 777};
-    parity_begin(&p, "add", "n %lld, shifted", (long long)a.n);
-    a.x = parity_floats(&p, a.n + 1, 1.0f, PARITY_ODD);
-    a.y = parity_floats_as(&p, PARITY_INOUT, a.n, 1.0f, PARITY_ODD);
-    parity_run(&p, shifted_verb, &a);
-    parity_same(&p, a.y);
-    parity_end(&p);
+    add_once(shifted_verb, "add, shifted", 777);
+}
+
+/* The largest grid has fewer threads than these have vectors, or elements. */
+static void many_elements(void **state)
+{
+    (void)state;
+    add_once(one_verb, "add", 4 * 8192 * 256 + 1027);
+    add_once(shifted_verb, "add, shifted", 8192 * 256 + 1027);
 }
 
 /* ---- rows ---- */
@@ -368,8 +368,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(elements_are_the_cpus),
-        cmocka_unit_test(many_elements),
         cmocka_unit_test(addresses_that_do_not_agree),
+        cmocka_unit_test(many_elements),
         cmocka_unit_test(activations_are_the_cpus),
         cmocka_unit_test(softmax_of_odd_rows),
         cmocka_unit_test(slopes_are_the_cpus),

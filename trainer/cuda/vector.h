@@ -47,6 +47,16 @@ template <int W, class... T> int vector_phase(const T *...p)
     return phase == -2 ? 0 : phase;
 }
 
+/* A thread's work is small and blocks are many, so that multiprocessors end together however many
+ * of a kernel's blocks they hold. */
+#define MAP_BLOCKS 8192
+
+static inline dim3 map_grid(int64_t threads)
+{
+    int64_t blocks = (threads + TAPE_THREADS - 1) / TAPE_THREADS;
+    return dim3(static_cast<unsigned>(blocks < MAP_BLOCKS ? blocks : MAP_BLOCKS));
+}
+
 /* ---- n elements in a row ---- */
 
 /* `head` elements come before the first vector; they and the tail are block 0's. */
@@ -73,14 +83,12 @@ template <int W, class F> void map(const F &f, int64_t n, int phase)
     if (n == 0)
         return;
     if (phase < 0 || n < 2 * W)
-        TAPE_LAUNCH(map_singly<F>, tape_grid(n), TAPE_THREADS, 0, f, n);
+        TAPE_LAUNCH(map_singly<F>, map_grid(n), TAPE_THREADS, 0, f, n);
     else
-        TAPE_LAUNCH((map_kernel<W, F>), tape_grid((n - head) / W), TAPE_THREADS, 0, f, n, head);
+        TAPE_LAUNCH((map_kernel<W, F>), map_grid((n - head) / W), TAPE_THREADS, 0, f, n, head);
 }
 
 /* ---- rows of columns, without a division ---- */
-
-#define MAP_BLOCKS 4096
 
 /* A block is 2^shift columns wide. */
 template <int W, class F>
