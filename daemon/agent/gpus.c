@@ -323,7 +323,7 @@ void gpu_report(const struct agent *g, const struct gpu *d, struct gpu_finding *
                  "The probe of this node's GPUs has said nothing for %d s; it is %s.",
                  (int)(s->probe.patience_us / 1000000),
                  s->probe.ended ? "being ended, which takes as long as it hangs in the driver"
-                                : "started again");
+                                : "at work on a look");
     } else {
         ret->state = GPU_DIRTY;
         snprintf(ret->code, sizeof ret->code, "checking");

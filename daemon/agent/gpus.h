@@ -73,6 +73,7 @@ struct probe {
     struct buf text;
     int64_t said_us, asked_us, start_us, seen_us; /* boot times */
     int64_t patience_us;
+    int has_looked; /* this child; before that it has FIRST_LOOK times the patience */
     int starts;
 };
 

@@ -1,8 +1,8 @@
 /* The probe: a child that looks at the GPUs every five seconds, waits for Xids in between, and
  * writes a line of JSON for each. NVML may hang in the driver for minutes, or crash: the agent
  * never calls it itself. A byte written to the child asks for a look at once. A child that says
- * nothing for GPUS_PATIENCE_US is killed; the next one is started when it is gone, for two in a
- * driver that hangs help nobody.
+ * nothing for GPUS_PATIENCE_US is killed (before its first look it has four times as long); the
+ * next one is started when it is gone, for two in a driver that hangs help nobody.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,6 +29,7 @@
 #define AGAIN_NONE_US    60000000
 #define DIRTY_LOOK_US    1000000 /* between looks while a GPU is to become clean */
 #define REAP_US          100000
+#define FIRST_LOOK       4 /* a driver may have to wake up each card, some seconds a piece */
 
 /* ---- the child ---- */
 
@@ -212,6 +213,7 @@ static void take_line(struct agent *g, const char *text, size_t n)
     const char *type = json_string_value(json_object_get(doc, "type"));
     const char *uuid = json_string_value(json_object_get(doc, "uuid"));
     g->gpus.probe.said_us = clock_boottime_us();
+    g->gpus.probe.has_looked = 1;
     if (type && strcmp(type, "look") == 0)
         gpus_take_look(g, doc);
     else if (type && strcmp(type, "xid") == 0 && uuid)
@@ -291,7 +293,7 @@ static int start(struct agent *g)
     close(said[1]);
     close(asked[0]);
     p->pid = pid > 0 ? pid : 0;
-    p->ended = 0;
+    p->ended = p->has_looked = 0;
     p->said_us = clock_boottime_us();
     int r = watch_child(g, said[0], asked[1]);
     if (pid < 0)
@@ -346,8 +348,11 @@ static void check_patience(struct agent *g, int64_t now)
         gpus_news(g);
     }
     s->settled = 1;
-    if (p->pid > 0 && !p->ended && now >= p->said_us + p->patience_us)
+    int64_t end_us = p->said_us + p->patience_us * (p->has_looked ? 1 : FIRST_LOOK);
+    if (p->pid > 0 && !p->ended && now >= end_us)
         end_probe(g);
+    else if (p->pid > 0 && !p->ended)
+        agent_wake_at(g, end_us);
 }
 
 void gpus_look_soon(struct agent *g)

@@ -24,10 +24,10 @@ IDLE=500000000
 
 two_gpus() {
     jq -nc --arg g0 "$G0" --arg g1 "$G1" --argjson idle "$IDLE" '
-    def gpu($uuid; $bus; $peer): {uuid: $uuid, name: "NVIDIA H200", pci: [0, $bus, 0],
+    def gpu($uuid; $bus; $peer): {uuid: $uuid, name: "NVIDIA H200", pci: [57005, $bus, 0],
         memory: [151000000000, $idle], processes: [], graphics: [], temperature: 41,
         power_mw: 75500, utilization: 3, clock: 1980, throttled: 0, ecc: [2, 0], remapped: [0, 0],
-        links: [[0, 0, $peer, 0], [0, 0, $peer, 0], []]};
+        links: [[0, 57005, $peer, 0], [0, 57005, $peer, 0], []]};
     {devices: [gpu($g0; 101; 102), gpu($g1; 102; 101)], xids: []}'
 }
 
@@ -75,7 +75,7 @@ has_probe() { [ -n "$(probe_pid)" ]; }
     start_gpu_agent
     wait_for 20 agent_ready
     [ "$(cat "$T/agent.out")" = "trainyard-agent n1 ready: 2 gpus, 0 cpu devices, coordinator http://127.0.0.1:$PORT" ]
-    [ "$(jq -c '.devices[0]' "$T/c/last.json")" = '{"index":0,"kind":"gpu","uuid":"'$G0'","name":"NVIDIA H200","memory_bytes":151000000000,"state":"ready","pci":"0000:65:00.0","links":[{"uuid":"'$G1'","kind":"nvlink","count":2}]}' ]
+    [ "$(jq -c '.devices[0]' "$T/c/last.json")" = '{"index":0,"kind":"gpu","uuid":"'$G0'","name":"NVIDIA H200","memory_bytes":151000000000,"state":"ready","pci":"dead:65:00.0","links":[{"uuid":"'$G1'","kind":"nvlink","count":2}]}' ]
     [ "$(jq -c '.telemetry[1]' "$T/c/last.json")" = '{"index":1,"temperature_c":41,"power_w":75.5,"utilization":3,"memory_used_bytes":500000000,"clock_mhz":1980,"ecc_corrected":2,"ecc_uncorrected":0}' ]
     [ "$(jq -c '.trainers' "$T/c/last.json")" = '["cpu"]' ]
     script '.devices[0].temperature = 77'
@@ -152,7 +152,7 @@ has_probe() { [ -n "$(probe_pid)" ]; }
     script '.devices[1].errors = {"*": 15}'
     wait_for 20 is "$G1" lost device_lost
     [ "$(device "$G1" index)" = 1 ]
-    [[ "$(reason "$G1")" == "NVML no longer lists it; it was NVIDIA H200 at 0000:66:00.0."* ]]
+    [[ "$(reason "$G1")" == "NVML no longer lists it; it was NVIDIA H200 at dead:66:00.0."* ]]
     grep -q "NVML's device 1 cannot be identified (GPU_IS_LOST)" "$T/agent.log"
     is "$G0" ready
     seen_state "$A" running # what becomes of the job is the coordinator's to say
