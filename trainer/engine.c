@@ -81,6 +81,7 @@ static int shared_sizes(struct engine *g, int64_t max_rows, struct comm_options 
         .size = g->mesh.ranks,
         .memory_bytes = most + output_bytes(g, max_rows) + 4096,
         .message_bytes = stage_message_bytes(&g->job->model, g->plan, max_rows),
+        .is_reproducible = g->plan->parallel.reproducible,
         .stop = g->stop,
     };
     return 0;

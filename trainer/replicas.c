@@ -309,13 +309,12 @@ static int settle_call(void *group, uint64_t call, struct err *e)
     return c->verbs->settle(c, call, e);
 }
 
-/* A device of its own sums beside its verbs by itself. */
+/* A device of its own sums beside its verbs by itself, which costs nobody a thread. */
 static int open_queue(struct replicas *r, struct err *e)
 {
-    int beside = r->group && r->plan->parallel.overlap;
-    struct queue_device d = {r->group, last_call, settle_call, beside};
+    struct queue_device d = {r->group, last_call, settle_call, 1};
     if (!r->group || r->net->ops->is_host)
-        return queue_open(&r->queue, beside, e);
+        return queue_open(&r->queue, r->group && r->plan->parallel.overlap, e);
     r->queue = queue_open_on(&d);
     return 0;
 }

@@ -72,7 +72,8 @@ static int gather(struct replicas *r, int b, int backward, void **ret, struct er
         return s;
     r->value_turn = i;
     int next = next_bucket(r, b, backward);
-    if (queue_is_beside(r->queue) && next >= 0 && slot_of(r, next) == r->value_slots)
+    if (queue_is_beside(r->queue) && r->value_slots > 1 && next >= 0 &&
+        slot_of(r, next) == r->value_slots)
         s = fill_slot(r, !i, next, e);
     *ret = r->values[i].at;
     return s;

@@ -43,7 +43,7 @@ struct ranks {
 
 static inline struct comm_tcp_place place_of(const struct ranks *g, int rank)
 {
-    static char node[8];
+    static char node[16];
     snprintf(node, sizeof node, "n%d", rank);
     return (struct comm_tcp_place){.host = "127.0.0.1",
                                    .port = g->port,

@@ -138,6 +138,14 @@ static int gang_prepare(struct gang *g)
     return train_prepare(&g->launch, &fds);
 }
 
+/* Its own GPU, where a test runs on emulated ones. */
+static inline void gang_take_device(int rank)
+{
+    char number[16];
+    snprintf(number, sizeof number, "%d", rank);
+    setenv("CUDA_VISIBLE_DEVICES", number, 1);
+}
+
 static void gang_start(struct gang *g)
 {
     struct engine_fds fds = gang_fds(g);
@@ -147,6 +155,7 @@ static void gang_start(struct gang *g)
         if (g->pids[r] == 0) {
             alarm(GANG_ALARM);
             signal(SIGTERM, gang_on_term);
+            gang_take_device(r);
             int status = chdir(g->dir) == 0 ? train_rank(&g->launch, r, &fds, &gang_stop) : 98;
             _exit(status);
         }
