@@ -177,16 +177,18 @@ CUDA_LIB_DIRS = $(wildcard $(foreach d,$(sort $(CUDA_HOME) $(NCCL_HOME)),$(d)/li
 CUDA_LIBS = $(foreach d,$(CUDA_LIB_DIRS),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lnccl -lcudart
 $(BUILD)/trainyard-trainer-cuda: $(BUILD)/trainer/main.o $(BUILD)/libtrainer-cuda.a $(call lib,trainer) $(call lib,spec) $(call lib,base)
 	$(call say,LD,$@)
-	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(CUDA_LIBS) $(TRAINER_LIBS) $(JANSSON_LIBS)
+	$(Q)$(CXX) $(LDFLAGS_) $(CUDA_BACKEND) -o $@ $^ $(CUDA_LIBS) $(TRAINER_LIBS) $(JANSSON_LIBS)
 $(BUILD)/emu/trainyard-trainer-cuda: $(BUILD)/trainer/main.o $(EMU_LIBS) $(call lib,trainer) $(call lib,spec) $(call lib,base)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(EMU_LINK) $(TRAINER_LIBS) $(JANSSON_LIBS)
+	$(Q)$(CXX) $(LDFLAGS_) $(CUDA_BACKEND) -o $@ $^ $(EMU_LINK) $(TRAINER_LIBS) $(JANSSON_LIBS)
 $(BUILD)/emu/tests/gpu/run_job: $(BUILD)/tests/gpu/run_job.o $(EMU_LIBS) $(call lib,trainer) $(call lib,spec) $(call lib,base)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(EMU_LINK) $(TRAINER_LIBS) $(JANSSON_LIBS)
+	$(Q)$(CXX) $(LDFLAGS_) $(CUDA_BACKEND) -o $@ $^ $(EMU_LINK) $(TRAINER_LIBS) $(JANSSON_LIBS)
 EMU_LINK = -lopenblas -lpthread
+# Of the two backends that the libraries have, the GPU's.
+CUDA_BACKEND = -Wl,-u,backend
 $(BUILD)/trainyard: $(BUILD)/cli/main.o $(call lib,cli) $(call lib,base)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) -o $@ $^ $(CURL_LIBS) $(JANSSON_LIBS) -lm
@@ -220,7 +222,7 @@ $(BUILD)/tests/unit/%.o: tests/unit/%.cc
 	$(Q)$(CXX) $(CPPFLAGS_) $(EMU_FLAGS) -MMD -MP -c $< -o $@
 $(BUILD)/tests/unit/cuda_again_%: $(BUILD)/tests/unit/trainer_%.o $(unit_libs_cuda)
 	$(call say,LD,$@)
-	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(EMU_LINK) $(ALL_LIBS)
+	$(Q)$(CXX) $(LDFLAGS_) $(CUDA_BACKEND) -o $@ $^ $(EMU_LINK) $(ALL_LIBS)
 $(BUILD)/tests/unit/cuda_%: $(BUILD)/tests/unit/cuda_%.o $(unit_libs_cuda)
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(EMU_LINK) $(ALL_LIBS)
@@ -308,7 +310,7 @@ cuda_test_libs = $(BUILD)/libtrainer-cuda.a $(call lib,trainer) $(BELOW)
 $(BUILD)/cuda-tests/run_job: $(BUILD)/tests/gpu/run_job.o $(cuda_test_libs)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(CUDA_LIBS) $(ALL_LIBS)
+	$(Q)$(CXX) $(LDFLAGS_) $(CUDA_BACKEND) -o $@ $^ $(CUDA_LIBS) $(ALL_LIBS)
 $(BUILD)/cuda-tests/%: $(BUILD)/tests/unit/%.o $(cuda_test_libs)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
