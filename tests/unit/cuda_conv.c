@@ -111,6 +111,81 @@ static void pieces_do_not_show(void **state)
         check(&large[i], 0);
 }
 
+/* ---- of which items ---- */
+
+/* What stands beside an item does not change its bits, not even what is no number. */
+static void check_items(const struct window_case *c)
+{
+    struct window_sizes n = window_sizes(c);
+    int64_t in = n.x / c->a.items, out = n.z / c->a.items;
+    CLEANUP(mem_freep) float *x = slopes_random(n.x, 1);
+    CLEANUP(mem_freep) float *kernel = slopes_random(n.kernel, 2);
+    CLEANUP(mem_freep) float *dz = slopes_random(n.z, 3);
+    CLEANUP(mem_freep) float *got = mem_alloc(2 * (size_t)(in + out) * sizeof *got);
+    float *k = slopes_upload(n.kernel, kernel), *z = slopes_upload(n.z, NULL);
+    float *dx = slopes_upload(n.x, NULL);
+    for (int pass = 0; pass < 2; pass++) {
+        float *at = slopes_upload(n.x, x), *d = slopes_upload(n.z, dz);
+        float *own = got + pass * (in + out);
+        ops_cuda.conv(&c->a, c->filters, at, k, z);
+        ops_cuda.conv_backward_input(&c->a, c->filters, d, k, dx);
+        ops_cuda.download(own, z + n.z - out, (size_t)out * sizeof *own);
+        ops_cuda.download(own + out, dx + n.x - in, (size_t)in * sizeof *own);
+        ops_cuda.release(at);
+        ops_cuda.release(d);
+        for (int64_t i = 0; i < n.x - in; i++)
+            x[i] = i % 2 ? NAN : 0x1p100f;
+        for (int64_t i = 0; i < n.z - out; i++)
+            dz[i] = i % 2 ? NAN : 0x1p100f;
+    }
+    assert_memory_equal(got, got + in + out, (size_t)(in + out) * sizeof *got);
+    ops_cuda.release(k);
+    ops_cuda.release(z);
+    ops_cuda.release(dx);
+}
+
+static void an_items_bits_are_its_own(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(WINDOWS); i++)
+        if (WINDOWS[i].a.items > 0)
+            check_items(&WINDOWS[i]);
+}
+
+/* ---- products of rounded numbers ---- */
+
+/* Inputs that bfloat16 has: products are exact, sums of float32. */
+static void check_rounded(const struct window_case *c)
+{
+    struct window_sizes n = window_sizes(c);
+    struct parity p;
+    struct conv v = {.a = c->a, .filters = c->filters};
+    CLEANUP(mem_freep) float *x = slopes_random(n.x, 1);
+    CLEANUP(mem_freep) float *kernel = slopes_random(n.kernel, 2);
+    ops_cpu.round_bfloat16((size_t)n.x, x, x);
+    ops_cpu.round_bfloat16((size_t)n.kernel, kernel, kernel);
+    window_begin(&p, "conv of bfloat16", c, 0);
+    v.x = parity_given(&p, sizeof *x, n.x, x);
+    v.kernel = parity_given(&p, sizeof *kernel, n.kernel, kernel);
+    v.z = parity_out(&p, sizeof(float), n.z);
+    parity_run(&p, conv, &v);
+    parity_near(&p, v.z, 1e-6, rounding(n.kernel / c->filters));
+    parity_end(&p);
+}
+
+static void products_of_bfloat16_fit_pieces(void **state)
+{
+    struct window_case large = {WINDOW(37, 37, 31, 37, 31, 36, 3, 3, 1, 1, 1, 1), 2};
+    struct ops_options o = {.compute = COMPUTE_BFLOAT16, .widest = 1 << 21};
+    parity_close(state);
+    parity_open_with(&o);
+    for (size_t i = 0; i < 7; i++)
+        check_rounded(&WINDOWS[i]);
+    check_rounded(&large);
+    parity_close(state);
+    parity_open(state);
+}
+
 /* ---- slopes ---- */
 
 struct slopes {
@@ -164,6 +239,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(convolutions_are_the_cpus),
         cmocka_unit_test(pieces_do_not_show),
+        cmocka_unit_test(an_items_bits_are_its_own),
+        cmocka_unit_test(products_of_bfloat16_fit_pieces),
         cmocka_unit_test(gradients_are_slopes),
     };
     return parity_main(tests);

@@ -3,7 +3,8 @@
  * and multiplied; a window of one element needs no laying out. The input's gradient comes back the
  * same way: each element of the input gathers from the windows that see it, in the order of places,
  * and goes on from piece to piece. So no two threads add to one number, and pieces do not show but
- * in the products.
+ * in the products. What items hold does not change the bits of others; how many there are may, for
+ * the library chooses an algorithm by the shape.
  */
 #include "trainer/cuda/ops_cuda.h"
 #include "trainer/cuda/window.h"
