@@ -207,7 +207,7 @@ static int core_near(const struct agent *g, const struct gpu *d)
         position += other->index < d->index;
         sharers++;
     }
-    if (near == 0 || sharers > near)
+    if (near == 0 || sharers == 0 || sharers > near)
         return -1;
     int wanted = position * near / sharers;
     for (int i = 0; i < g->core_count; i++) {

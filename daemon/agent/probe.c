@@ -71,11 +71,19 @@ static void drop_events(struct eye *eye)
     eye->registered.count = 0;
 }
 
+static int are_same(const struct look_handles *a, const struct look_handles *b)
+{
+    int same = a->count == b->count;
+    for (int i = 0; same && i < a->count; i++)
+        same = a->handle[i] == b->handle[i] && strcmp(a->uuid[i], b->uuid[i]) == 0;
+    return same;
+}
+
 /* For exactly the GPUs that there are. */
 static void register_events(struct eye *eye)
 {
     int count = 0;
-    if (eye->has_set && memcmp(&eye->registered, &eye->seen, sizeof eye->seen) == 0)
+    if (eye->has_set && are_same(&eye->registered, &eye->seen))
         return;
     drop_events(eye);
     eye->registered = eye->seen;
