@@ -77,7 +77,7 @@ $(BUILD)/trainer/cuda/%.o: trainer/cuda/%.cu
 	$(call say,NV,$<)
 	$(Q)$(NVCC) $(CPPFLAGS_) $(NVCC_FLAGS) -MMD -MP -c $< -o $@
 # The table has the verbs whose files there are.
-$(BUILD)/trainer/cuda/ops_cuda.o $(BUILD)/emu/trainer/cuda/ops_cuda.o: $(CUDA_SRCS)
+$(foreach d,$(BUILD) $(BUILD)/emu,$(d)/trainer/cuda/ops_cuda.o $(d)/trainer/cuda/backend.o): $(CUDA_SRCS)
 $(BUILD)/libtrainer-cuda.a: $(CUDA_SRCS:%.cu=$(BUILD)/%.o)
 	@rm -f $@
 	@ar rcs $@ $^

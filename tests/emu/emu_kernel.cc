@@ -108,10 +108,13 @@ static int is_host_address(uintptr_t a)
            (emu_is_pinned(reinterpret_cast<void *>(a), 0) || (a >> 40 >= 0x55 && emu_is_mapped(a)));
 }
 
+/* A struct's word may be a number, or one and padding, that looks like an address. */
 static void translate_word(const emu_launch &l, int argument, void *at, int is_pointer)
 {
     void *p;
     memcpy(&p, at, sizeof p);
+    if (emu_is_device(p) && !is_pointer && !emu_is_whole(p, 0))
+        return;
     if (emu_is_device(p))
         p = emu_translate_argument(p, l.kernel->name ? l.kernel->name : "(without a name)",
                                    argument);

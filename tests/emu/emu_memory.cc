@@ -178,7 +178,9 @@ static void open_window(void)
     if (m.fd < 0 || ftruncate(m.fd, WINDOW) != 0)
         emu_die("no memory for the device: %s", strerror(errno));
     void *base = reserve(reinterpret_cast<void *>(HINT), MAP_PRIVATE | MAP_ANONYMOUS, -1);
-    void *device = reserve(NULL, MAP_SHARED, m.fd);
+    /* a whole number of windows apart: a small number beside padding that looks like an address
+     * stays what it is when it is translated */
+    void *device = reserve(static_cast<char *>(base) + 2 * WINDOW, MAP_SHARED, m.fd);
     m.window = {reinterpret_cast<uintptr_t>(base), reinterpret_cast<uintptr_t>(device), WINDOW};
     m.cursor = m.window.base;
     catch_signals();

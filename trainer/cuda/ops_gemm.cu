@@ -77,11 +77,11 @@ struct plain_product {
     float *c;
     int64_t m, n, k;
     int64_t a_row, a_column, b_row, b_column; /* strides */
-    float beta;
-    int compute; /* enum compute_type */
+    int64_t is_added;                         /* to what c holds */
+    int64_t compute;                          /* enum compute_type */
 };
 
-ELEM float operand_value(int compute, float x)
+ELEM float operand_value(int64_t compute, float x)
 {
     if (compute == COMPUTE_BFLOAT16)
         return elem_from_bfloat16(elem_to_bfloat16(x));
@@ -113,7 +113,7 @@ __global__ static void gemm_plain(plain_product p)
             __syncthreads();
         }
         if (i < p.m && j < p.n)
-            p.c[i * p.n + j] = p.beta == 0.0f ? sum : p.c[i * p.n + j] + sum;
+            p.c[i * p.n + j] = p.is_added ? p.c[i * p.n + j] + sum : sum;
     }
 }
 
@@ -126,8 +126,8 @@ static void multiply_plainly(const struct product *g)
     p.a_column = g->transpose_a ? g->m : 1;
     p.b_row = g->transpose_b ? 1 : g->n;
     p.b_column = g->transpose_b ? g->k : 1;
-    p.beta = g->beta;
-    p.compute = static_cast<int>(device_options()->compute);
+    p.is_added = g->beta != 0.0f;
+    p.compute = device_options()->compute;
     int64_t tiles = (p.m + TILE - 1) / TILE * ((p.n + TILE - 1) / TILE);
     TAPE_LAUNCH(gemm_plain, tape_grid(tiles * TAPE_THREADS), TILE * TILE, 0, p);
 }

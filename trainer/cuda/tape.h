@@ -50,7 +50,7 @@ struct tape_counts tape_counts(void);
 /* Kernels take what they need by value; no struct larger than a few words. An emulated CUDA
  * (tests/) has to be told of each kernel's type before it can launch it by address. */
 #ifndef CUDA_KERNEL_IS_KNOWN
-#define CUDA_KERNEL_IS_KNOWN(kernel) ((void)0)
+#define CUDA_KERNEL_IS_KNOWN(kernel, name) ((void)0)
 #endif
 /* It also looks for addresses in structs, where those of the past may lie between members. */
 #ifndef CUDA_CLEAR_PADDING
@@ -61,7 +61,7 @@ template <class... P>
 void tape_launch_named(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                        std::type_identity_t<P>... a)
 {
-    CUDA_KERNEL_IS_KNOWN(kernel);
+    CUDA_KERNEL_IS_KNOWN(kernel, name);
     (CUDA_CLEAR_PADDING(&a), ...);
     const void *arguments[] = {&a...};
     static const size_t sizes[] = {sizeof(P)...};
