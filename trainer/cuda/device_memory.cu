@@ -187,11 +187,11 @@ static int say_full(size_t bytes, struct err *e)
 int device_memory_open(struct err *e)
 {
     size_t operand = device_operand_room(&device.options) * sizeof(uint16_t);
-    device.scratch = static_cast<unsigned char *>(device_alloc(DEVICE_SCRATCH));
-    device.blas_workspace = device_alloc(DEVICE_BLAS_WORKSPACE);
+    device.scratch = static_cast<unsigned char *>(allocate(DEVICE_SCRATCH));
+    device.blas_workspace = allocate(DEVICE_BLAS_WORKSPACE);
     int ok = device.scratch && device.blas_workspace;
     for (int i = 0; i < 2 && operand; i++) {
-        device.operands[i] = static_cast<uint16_t *>(device_alloc(operand));
+        device.operands[i] = static_cast<uint16_t *>(allocate(operand));
         ok = ok && device.operands[i];
     }
     if (!ok)
