@@ -76,8 +76,6 @@ $(BUILD)/trainer/cuda/%.o: trainer/cuda/%.cu
 	@mkdir -p $(@D)
 	$(call say,NV,$<)
 	$(Q)$(NVCC) $(CPPFLAGS_) $(NVCC_FLAGS) -MMD -MP -c $< -o $@
-# The table has the verbs whose files there are.
-$(foreach d,$(BUILD) $(BUILD)/emu,$(d)/trainer/cuda/ops_cuda.o $(d)/trainer/cuda/backend.o): $(CUDA_SRCS)
 $(BUILD)/libtrainer-cuda.a: $(CUDA_SRCS:%.cu=$(BUILD)/%.o)
 	@rm -f $@
 	@ar rcs $@ $^
