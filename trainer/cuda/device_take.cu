@@ -108,9 +108,27 @@ static void write_uuid(const cudaUUID_t *u, char *to, size_t size)
     }
 }
 
+/* What has cuBLAS compute float32 in less than it is. */
+static int check_environment(struct err *e)
+{
+    static const char *const names[] = {"NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION"};
+    for (const char *name : names) {
+        const char *value = getenv(name);
+        if (device.options.compute == COMPUTE_FLOAT32 && value && *value && strcmp(value, "0") != 0)
+            return err_set(e, ERR_INVALID,
+                           "%s is \"%.40s\" in this rank's environment, and the job computes in "
+                           "float32: unset it, or ask for another precision (\"compute\": "
+                           "\"tf32\").",
+                           name, value);
+    }
+    return 0;
+}
+
 int device_take(struct err *e)
 {
-    int r = count_devices(e);
+    int r = check_environment(e);
+    if (!r)
+        r = count_devices(e);
     if (r)
         return r;
     cudaError_t c = cudaSetDevice(0);
