@@ -90,10 +90,10 @@ static int graphs_do_what_was_recorded(void)
     return 0;
 }
 
-/* Of `tapes` sequences that take turns: the one with i + 4 kernels is sequence i. */
-static int take_turns(const struct bench *b, int tapes)
+/* Sequences [first, end) take turns: i is the one with i + 4 kernels. */
+static int take_turns(const struct bench *b, int first, int end)
 {
-    for (int i = 0; i < tapes; i++) {
+    for (int i = first; i < end; i++) {
         for (int k = 0; k < i + 4; k++)
             TAPE_LAUNCH(scale_add, 1, 32, 0, 1, 1.0f, b->x[0], b->y);
         MUST(cuda_finish(NULL) == 0);
@@ -106,16 +106,17 @@ static int few_graphs_are_kept(void)
     struct bench b;
     MUST(begin(&b, 0));
     for (int round = 0; round < 4; round++)
-        MUST(take_turns(&b, 50) == 0);
+        MUST(take_turns(&b, 0, 50) == 0);
     struct tape_counts c = tape_counts();
     MUST(c.captured == 32 && c.evicted == 0); /* the rest goes as it is, round after round */
     MUST(c.replayed == 3 * 32);
-    for (int round = 0; round < 200; round++) /* the others are out of use by now */
-        MUST(take_turns(&b, 1) == 0);
-    for (int round = 0; round < 3; round++)
-        MUST(take_turns(&b, 34) == 0);
+    for (int round = 0; round < 200; round++) /* all but the first are out of use by now */
+        MUST(take_turns(&b, 0, 1) == 0);
+    MUST(take_turns(&b, 32, 40) == 0);
     c = tape_counts();
-    MUST(c.evicted == c.captured - 32 && c.evicted > 0);
+    MUST(c.captured == 40 && c.evicted == 8);
+    MUST(take_turns(&b, 0, 1) == 0 && take_turns(&b, 9, 40) == 0); /* the least recent eight went */
+    MUST(tape_counts().replayed == c.replayed + 32 && tape_counts().captured == 40);
     cuda_close();
     return 0;
 }

@@ -20,19 +20,27 @@ struct graph {
 static struct graph graphs[GRAPHS];
 static int64_t tapes;
 
-/* Sequences that have come once, or that cannot be captured; by hash, and a new one takes an old
- * one's place. */
+/* Sequences that have come once, or that cannot be captured; by hash, and a new one takes the place
+ * of the oldest of the few that share it. */
 enum seen_state { SEEN_NEVER, SEEN_ONCE, SEEN_REFUSED };
-static struct seen {
+struct seen {
     uint64_t hash;
     enum seen_state state;
-} seen[512];
+};
+#define SEEN_WAYS 8
+static struct seen_set {
+    struct seen ways[SEEN_WAYS];
+    unsigned next;
+} seen[64];
 
 static struct seen *seen_of(uint64_t hash)
 {
-    struct seen *s = &seen[hash % (sizeof seen / sizeof *seen)];
-    if (s->hash != hash)
-        *s = {hash, SEEN_NEVER};
+    struct seen_set *set = &seen[hash % (sizeof seen / sizeof *seen)];
+    for (struct seen &s : set->ways)
+        if (s.hash == hash)
+            return &s;
+    struct seen *s = &set->ways[set->next++ % SEEN_WAYS];
+    *s = {hash, SEEN_NEVER};
     return s;
 }
 
@@ -258,7 +266,7 @@ void tape_forget_graphs(void)
 {
     for (struct graph &g : graphs)
         drop(&g);
-    for (struct seen &s : seen)
+    for (struct seen_set &s : seen)
         s = {};
     tapes = 0;
 }
