@@ -223,7 +223,7 @@ $(BUILD)/tests/unit/cuda_again_%: $(BUILD)/tests/unit/trainer_%.o $(unit_libs_cu
 	$(Q)$(CXX) $(LDFLAGS_) $(CUDA_BACKEND) -o $@ $^ $(EMU_LINK) $(ALL_LIBS)
 $(BUILD)/tests/unit/cuda_%: $(BUILD)/tests/unit/cuda_%.o $(unit_libs_cuda)
 	$(call say,LD,$@)
-	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(EMU_LINK) $(ALL_LIBS)
+	$(Q)$(CXX) $(LDFLAGS_) $(CUDA_BACKEND) -o $@ $^ $(EMU_LINK) $(ALL_LIBS)
 $(BUILD)/tests/unit/emu_%: $(BUILD)/tests/unit/emu_%.o $(unit_libs_emu)
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(EMU_LINK) $(ALL_LIBS)

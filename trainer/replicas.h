@@ -18,7 +18,8 @@
  *
  * Where a step has one micro-batch all four give the same bits, for sums are taken in one tree over
  * the ranks. With more, zero 2 and 3 sum over ranks first and micro-batches second, zero 0 and 1
- * the other way round, which rounds otherwise.
+ * the other way round, which rounds otherwise. (On a device whose sums have their transport's order
+ * only two data ranks have the same bits.)
  *
  * Reproducible. Micro-batches are grains of a fixed size, and gradients their sum in a binary tree
  * over all grains of the batch: a rank adds up its own like a binary counter (one arena a level),

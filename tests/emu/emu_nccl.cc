@@ -162,16 +162,21 @@ extern "C" ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncc
 
 /* ---- splitting ---- */
 
-/* The members of `color` of split n, in the order of their keys; in *ret_rank this one's place. */
-static std::vector<int> members_of(const nccl_core &c, int color, int *ret_rank)
+static nccl_wish &wish_of(const nccl_core &c, int member, uint64_t split)
+{
+    return c.map->members[member].wishes[split % 2];
+}
+
+/* The members of `color` of a split, in the order of their keys; in *ret_rank this one's place. */
+static std::vector<int> members_of(const nccl_core &c, uint64_t split, int color, int *ret_rank)
 {
     std::vector<int> in;
     for (int m = 0; m < c.size; m++) {
-        const nccl_wish &w = c.map->members[m].wish;
+        const nccl_wish &w = wish_of(c, m, split);
         if (w.color != color)
             continue;
         size_t i = in.size();
-        while (i > 0 && c.map->members[in[i - 1]].wish.key > w.key)
+        while (i > 0 && wish_of(c, in[i - 1], split).key > w.key)
             i--;
         in.insert(in.begin() + static_cast<long>(i), m);
     }
@@ -186,16 +191,16 @@ static std::vector<int> members_of(const nccl_core &c, int color, int *ret_rank)
 static ncclResult_t split_on(ncclComm_t parent, ncclComm_t *ret)
 {
     nccl_core &c = *parent->core;
-    nccl_wish &mine = c.map->members[c.rank].wish;
+    nccl_wish &mine = wish_of(c, c.rank, parent->splits);
     int rank = 0;
     for (int m = 0; m < c.size; m++) {
-        if (c.map->members[m].wish.number < parent->splits)
+        if (wish_of(c, m, parent->splits).number < parent->splits)
             return ncclInProgress;
     }
     if (mine.color == NCCL_SPLIT_NOCOLOR)
         return ncclSuccess;
-    std::vector<int> in = members_of(c, mine.color, &rank);
-    nccl_wish &first = c.map->members[in[0]].wish;
+    std::vector<int> in = members_of(c, parent->splits, mine.color, &rank);
+    nccl_wish &first = wish_of(c, in[0], parent->splits);
     place at;
     if (rank == 0 && mine.made < parent->splits) {
         if (make_file(&at) < 0)
@@ -218,11 +223,11 @@ extern "C" ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclC
 {
     check_config(config);
     must_be_ready(comm, "ncclCommSplit");
-    nccl_wish &w = comm->core->map->members[comm->core->rank].wish;
+    nccl_wish &w = wish_of(*comm->core, comm->core->rank, ++comm->splits);
     *newcomm = NULL;
     w.color = color;
     w.key = key;
-    w.number = ++comm->splits;
+    w.number = comm->splits;
     set_pending(comm, [comm, newcomm] { return split_on(comm, newcomm); });
     return ncclInProgress;
 }

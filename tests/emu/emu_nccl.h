@@ -52,7 +52,7 @@ struct nccl_wish { /* of a split */
 struct nccl_member {
     std::atomic<uint32_t> is_here;
     char uuid[48];
-    nccl_wish wish;
+    nccl_wish wishes[2]; /* in turn: a member may be one split ahead of another */
     nccl_call calls[2];
     std::atomic<uint64_t> phase;
     alignas(64) char data[PIECE];
