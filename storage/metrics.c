@@ -12,8 +12,8 @@
 
 static const char put_step[] =
     "REPLACE INTO steps (job, step, attempt, epoch, loss, grad_norm, learning_rate, time_us,"
-    " samples_per_second, comm_exposed_us, comm_hidden_us)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, -1), nullif(?, -1))";
+    " samples_per_second, comm_exposed_us, comm_hidden_us, loss_scale, skipped)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, -1), nullif(?, -1), nullif(?, 0), nullif(?, 0))";
 
 int store_step_put(struct store *s, const char *job_id, const struct step_row *r, struct err *e)
 {
@@ -35,13 +35,16 @@ int store_step_put(struct store *s, const char *job_id, const struct step_row *r
     stmt_real(&q, r->samples_per_second);
     stmt_int(&q, r->comm_exposed_us);
     stmt_int(&q, r->comm_hidden_us);
+    stmt_real(&q, r->loss_scale);
+    stmt_int(&q, r->skipped);
     n = stmt_run(&q, e);
     return n < 0 ? n : 0;
 }
 
 #define STEP_COLUMNS                                                                               \
     "attempt, step, epoch, loss, grad_norm, learning_rate, time_us, samples_per_second, "          \
-    "ifnull(comm_exposed_us, -1), ifnull(comm_hidden_us, -1) "
+    "ifnull(comm_exposed_us, -1), ifnull(comm_hidden_us, -1), ifnull(loss_scale, 0.0), "           \
+    "ifnull(skipped, 0) "
 
 static void step_read(struct stmt *q, void *row)
 {
@@ -56,6 +59,8 @@ static void step_read(struct stmt *q, void *row)
     r->samples_per_second = stmt_get_real(q);
     r->comm_exposed_us = stmt_get_int(q);
     r->comm_hidden_us = stmt_get_int(q);
+    r->loss_scale = stmt_get_real(q);
+    r->skipped = stmt_get_int(q);
 }
 
 /* Attempts of a step come in ascending order, so the last row of a step is the one; reading stops

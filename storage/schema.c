@@ -206,6 +206,9 @@ static const char schema_2[] =
     ") STRICT, WITHOUT ROWID;";
 
 static const char schema_3[] =
+    "ALTER TABLE steps ADD COLUMN loss_scale REAL;" /* NULL: gradients were not scaled */
+    "ALTER TABLE steps ADD COLUMN skipped INTEGER;" /* 1, or NULL */
+
     "ALTER TABLE jobs ADD COLUMN trains INTEGER NOT NULL DEFAULT 0;"
     "UPDATE jobs SET trains = 1 WHERE seq IN (SELECT job FROM job_documents WHERE"
     " CASE WHEN json_valid(spec) THEN json_type(spec, '$.command') IS NULL ELSE 0 END);"

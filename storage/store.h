@@ -287,6 +287,8 @@ struct step_row {
     int64_t time_us;                       /* wall */
     double samples_per_second;
     int64_t comm_exposed_us, comm_hidden_us; /* -1: not told */
+    double loss_scale;                       /* 0: gradients were not scaled */
+    int64_t skipped;                         /* 1: nothing was updated */
 };
 /* Again for the same attempt and step: replaces. */
 int store_step_put(struct store *s, const char *job_id, const struct step_row *r, struct err *e);

@@ -91,7 +91,8 @@ struct ops {
     /* Takes the process's device; before any other verb, again only after close(). */
     int (*open)(const struct ops_options *o, struct err *e);
     void (*close)(void);
-    /* Waits for everything that was asked for. The first failure since open(), as a sentence. */
+    /* Waits for everything that was asked for, but for uploads beside that have not been joined.
+     * The first failure since open(), as a sentence. */
     int (*finish)(struct err *e);
     size_t (*workspace)(const struct ops_options *o); /* bytes that verbs keep for themselves */
     int64_t (*used)(void); /* bytes of the device that this process has taken; -1: the kernel counts

@@ -114,8 +114,11 @@ static int take_step(struct batch *b, const json_t *line, struct err *e)
         number_field(line, "learning_rate", &row.learning_rate) != 0 ||
         number_field(line, "samples_per_second", &row.samples_per_second) != 0 ||
         optional_field(line, "comm_exposed_us", INT64_MAX, -1, &row.comm_exposed_us) != 0 ||
-        optional_field(line, "comm_hidden_us", INT64_MAX, -1, &row.comm_hidden_us) != 0)
+        optional_field(line, "comm_hidden_us", INT64_MAX, -1, &row.comm_hidden_us) != 0 ||
+        (json_object_get(line, "loss_scale") &&
+         number_field(line, "loss_scale", &row.loss_scale) != 0))
         return drop(b, "step: a figure is no number");
+    row.skipped = json_is_true(json_object_get(line, "skipped"));
     if (row.step > b->step) {
         b->step = row.step;
         b->epoch = row.epoch;

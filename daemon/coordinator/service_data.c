@@ -35,6 +35,10 @@ static void add_step(struct buf *b, const struct step_row *row)
         text_int(b, "comm_exposed_us", row->comm_exposed_us);
     if (row->comm_hidden_us >= 0)
         text_int(b, "comm_hidden_us", row->comm_hidden_us);
+    if (row->loss_scale > 0)
+        text_number(b, "loss_scale", row->loss_scale);
+    if (row->skipped)
+        text_raw(b, "skipped", "true");
     text_time(b, "time", row->time_us);
     text_close(b, "}");
 }

@@ -185,7 +185,9 @@ static void put_step(struct fixture *f, const char *job, int64_t attempt, int64_
                          .loss = (double)attempt,
                          .time_us = 1,
                          .comm_exposed_us = step == 1 ? -1 : 10 * step,
-                         .comm_hidden_us = step == 1 ? -1 : 0};
+                         .comm_hidden_us = step == 1 ? -1 : 0,
+                         .loss_scale = step == 1 ? 0 : 32768,
+                         .skipped = step == 2};
     assert_ok(f, store_step_put(f->s, job, &r, &f->e));
 }
 
@@ -240,7 +242,11 @@ static void test_rewind(void **state)
     assert_int_equal(store_step_list(f->s, "job_2", 0, 1, &row, &f->e), 1);
     assert_int_equal(row.comm_exposed_us, -1);
     assert_int_equal(row.comm_hidden_us, -1);
+    assert_true(row.loss_scale == 0);
+    assert_int_equal(row.skipped, 0);
     assert_int_equal(store_step_list(f->s, "job_2", 1, 1, &row, &f->e), 1);
+    assert_true(row.loss_scale == 32768);
+    assert_int_equal(row.skipped, 1);
     assert_int_equal(row.comm_exposed_us, 20);
     assert_int_equal(row.comm_hidden_us, 0);
     assert_ok(f, store_metrics_rewind(f->s, "job_2", 2, 0, &f->e));

@@ -101,6 +101,7 @@ static inline void gang_start_saving(struct gang *g, int64_t every)
         assert_true(g->pids[r] >= 0);
         if (g->pids[r] == 0) {
             alarm(GANG_ALARM);
+            gang_take_device(r);
             _exit(save_as_rank(g, r, every));
         }
     }

@@ -101,15 +101,22 @@ int device_ok_blas(cublasStatus_t r, const char *what)
     return 0;
 }
 
-int device_finish(struct err *e)
+int device_settle(struct err *e)
 {
     tape_issue();
-    device_wait_stream(device.compute);
-    device_wait_stream(device.beside);
-    device.uploads_unknown = 0;
+    if (device.is_asked)
+        device_wait_stream(device.compute);
     if (!device_failed())
         return 0;
     return err_set(e, device.failure.code, "%s", device.failure.text);
+}
+
+int device_finish(struct err *e)
+{
+    if (device.uploads_unknown)
+        device_wait_stream(device.beside);
+    device.uploads_unknown = 0;
+    return device_settle(e);
 }
 
 /* ---- waiting ---- */
@@ -136,8 +143,14 @@ static int is_hopeless(int looks)
     return 1;
 }
 
+int64_t device_waits(void)
+{
+    return device.waits;
+}
+
 void device_wait(cudaEvent_t done)
 {
+    device.waits++;
     for (int looks = 0; !device_failed(); looks += looks < 1024 ? 1 : 64) {
         cudaError_t r = cudaEventQuery(done);
         if (r == cudaSuccess)
@@ -158,8 +171,10 @@ void device_wait_stream(cudaStream_t s)
     if (!is_well() || !device_ok(cudaEventRecord(device.ready, s), "record an event"))
         return;
     device_wait(device.ready);
-    if (!device_failed() && s == device.compute)
+    if (!device_failed() && s == device.compute) {
+        device.is_asked = 0;
         tape_issued_well();
+    }
 }
 
 void device_watch(device_poll *poll, void *context)
@@ -171,6 +186,7 @@ void device_watch(device_poll *poll, void *context)
 cudaStream_t device_stream(void)
 {
     tape_issue();
+    device.is_asked = 1;
     return device.compute;
 }
 

@@ -31,8 +31,10 @@ int device_ok_blas(cublasStatus_t r, const char *what);
 /* Remembers `why`, unless there is an error already. */
 void device_fail(const struct err *why);
 int device_failed(void); /* 1 after the first failure */
-/* Issues what is recorded and waits for it. 0, or the first failure's code and sentence. */
-int device_finish(struct err *e);
+/* Issues what is recorded and waits for it, where there is anything to wait for. 0, or the first
+ * failure's code and sentence. */
+int device_settle(struct err *e);
+int device_finish(struct err *e); /* and for uploads that have not been joined */
 
 /* ---- work ---- */
 
@@ -40,6 +42,9 @@ int device_finish(struct err *e);
 cudaStream_t device_stream(void);
 /* Until `done` has happened; nothing after a failure. */
 void device_wait(cudaEvent_t done);
+
+/* How often the host has waited for work of the device so far. */
+int64_t device_waits(void);
 
 /* Called while the device is waited for, a few thousand times a second: negative, with the reason,
  * where what is waited for will never be done. NULL: nobody watches. */

@@ -178,7 +178,7 @@ static int say_full(size_t bytes, struct err *e)
 {
     if (device_failed())
         return err_set(e, device.failure.code, "%s", device.failure.text);
-    return err_set(e, ERR_UNAVAILABLE,
+    return err_set(e, ERR_NO_MEMORY,
                    "The GPU %s (%s) has no %zu bytes free for the work of the verbs: of its %zu "
                    "bytes others hold too many (nvidia-smi lists them).",
                    device.traits.name, device.traits.uuid, bytes, device.traits.memory);

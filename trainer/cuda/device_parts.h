@@ -24,6 +24,8 @@ struct device_state {
     cudaEvent_t ready;            /* whatever is waited for next */
     cudaEvent_t joined;           /* the compute stream's place at the last join_uploads() */
     cudaEvent_t uploaded;         /* the uploads' place */
+    int is_asked;                 /* of the compute stream, since it was last waited for */
+    int64_t waits;                /* that the host has made */
     int is_uploading;             /* since the last join */
     int uploads_unknown;          /* not waited for since */
     struct device_staging staging[2];

@@ -9,6 +9,7 @@ const struct ops ops_cuda = {
     .finish = cuda_finish,
     .workspace = cuda_workspace,
     .used = cuda_used,
+    .room = cuda_room,
     .alloc = cuda_alloc,
     .release = cuda_release,
     .alloc_host = cuda_alloc_host,

@@ -28,6 +28,13 @@ void cuda_close(void);
 int cuda_finish(struct err *e);
 size_t cuda_workspace(const struct ops_options *o);
 int64_t cuda_used(void);
+void cuda_room(int64_t *ret_all, int64_t *ret_free);
+/* What the host has done so far: waits for the device; tapes (tape.h) issued as they were, and as
+ * graphs. */
+struct cuda_counts {
+    int64_t waits, direct, replayed;
+};
+struct cuda_counts cuda_counts(void);
 void *cuda_alloc(size_t bytes);
 void cuda_release(void *p);
 void *cuda_alloc_host(size_t bytes);

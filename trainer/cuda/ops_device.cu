@@ -19,7 +19,7 @@ void cuda_close(void)
 
 int cuda_finish(struct err *e)
 {
-    return device_finish(e);
+    return device_settle(e);
 }
 
 size_t cuda_workspace(const struct ops_options *o)
@@ -30,6 +30,22 @@ size_t cuda_workspace(const struct ops_options *o)
 int64_t cuda_used(void)
 {
     return device_used();
+}
+
+void cuda_room(int64_t *ret_all, int64_t *ret_free)
+{
+    size_t left = 0, all = 0;
+    *ret_all = *ret_free = -1;
+    if (device_failed() || !device_ok(cudaMemGetInfo(&left, &all), "tell its memory"))
+        return;
+    *ret_all = static_cast<int64_t>(all);
+    *ret_free = static_cast<int64_t>(left);
+}
+
+struct cuda_counts cuda_counts(void)
+{
+    struct tape_counts t = tape_counts();
+    return {device_waits(), t.direct, t.replayed};
 }
 
 void *cuda_alloc(size_t bytes)
@@ -77,6 +93,7 @@ static struct device_staging *take_staging(void)
 
 static void give_staging(struct device_staging *s)
 {
+    device.is_asked = 1;
     s->is_busy = device_ok(cudaEventRecord(s->done, device.compute), "record an event");
 }
 
@@ -134,13 +151,7 @@ static void download_pieces(char *host, const char *from, size_t bytes)
     }
 }
 
-static void forget_uploads(void)
-{
-    if (device.uploads_unknown)
-        device_wait_stream(device.beside);
-    device.uploads_unknown = 0;
-}
-
+/* Uploads that were joined are done then, too. */
 void cuda_download(void *host, const void *from, size_t bytes)
 {
     tape_issue();
@@ -151,10 +162,10 @@ void cuda_download(void *host, const void *from, size_t bytes)
         device_wait_stream(device.compute);
     } else if (bytes) {
         download_pieces(static_cast<char *>(host), static_cast<const char *>(from), bytes);
+        device.is_asked = 0;
         if (!device_failed())
             tape_issued_well();
     }
-    forget_uploads();
 }
 
 /* ---- beside ---- */
@@ -181,6 +192,7 @@ void cuda_join_uploads(void)
     if (device_failed())
         return;
     if (device.is_uploading) {
+        device.is_asked = 1;
         device_ok(cudaEventRecord(device.uploaded, device.beside), "record an event");
         device_ok(cudaStreamWaitEvent(device.compute, device.uploaded, 0), "order its streams");
     }

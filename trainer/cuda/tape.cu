@@ -215,6 +215,7 @@ void tape_issue(void)
         begin_again();
         return;
     }
+    device.is_asked = 1;
     if (!device_options()->is_plain && tape_replay(&recording, &counts)) {
         for (size_t i = 0; i < recording.step_count; i++)
             note_name(recording.steps[i].name);
