@@ -164,7 +164,7 @@ struct epoch_result {
  * `validate` is not 0. */
 int engine_end_epoch(struct engine *g, int validate, struct epoch_result *ret, struct err *e);
 
-/* The stage's sums, which start again, and what these items count in a tally: zero but on one rank
+/* The stage's sums, and what these items count in a tally: zero but on one rank
  * of each last stage. */
 struct loss_sums engine_take_sums(struct engine *g, int count);
 double engine_counted(const struct engine *g, const struct items *items);

@@ -51,6 +51,7 @@ static int evaluate(struct engine *g, const struct dataset *set, struct figures 
     struct items items;
     numbered(&items, set, begin, end, ids);
     struct layers_hook hook = replicas_hook(&g->replicas);
+    backend.ops->zero(g->merged, sizeof *g->merged);
     int r = stage_evaluate(&g->stage, &items, &hook, g->mesh.ensemble ? &visit : NULL, e);
     if (r < 0)
         return r;

@@ -213,7 +213,6 @@ struct loss_sums stage_take_sums(const struct stage *s, struct loss_sums *sums, 
 {
     struct loss_sums *host = s->host_sums;
     s->net.ops->download(host, sums, (size_t)count * sizeof *host);
-    s->net.ops->zero(sums, (size_t)count * sizeof *sums);
     for (int stride = 1; stride < count; stride *= 2)
         for (int j = 0; j + stride < count; j += 2 * stride)
             add_sums(&host[j], &host[j + stride]);

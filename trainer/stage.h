@@ -81,11 +81,11 @@ size_t stage_bytes(const struct stage *s, const struct dataset *set); /* without
 void stage_expect(struct stage *s, const struct items *next);
 
 /* Forward and backward of `items`, which gives the sum of their gradients to `hook` (zeroes where
- * there are none) and adds to the sums. */
+ * there are none) and sets the sums. */
 int stage_train(struct stage *s, const struct items *items, int64_t step,
                 const struct layers_hook *hook, struct err *e);
 
-/* Forward only, max_rows at a time. Sums of loss and metrics are added up in the last stage; where
+/* Forward only, max_rows at a time. Sums of loss and metrics are set in the last stage; where
  * `visit` is given it sees the outputs, its own to change, after that. */
 struct stage_visit {
     int (*outputs)(void *context, float *out, int64_t rows, struct err *e);
@@ -99,8 +99,7 @@ int stage_evaluate(struct stage *s, const struct items *items, const struct laye
 void stage_loss(const struct stage *s, int from_logits, int64_t rows, const float *out,
                 float *gradient, struct loss_sums *sums);
 
-/* Reads a device's sums [count], at most one for each micro-batch, added up in a tree, and starts
- * them at zero again. */
+/* Reads a device's sums [count], at most one for each micro-batch, added up in a tree. */
 struct loss_sums stage_take_sums(const struct stage *s, struct loss_sums *sums, int count);
 
 /* From now on the times of chunks add up in s->times.busy_us. */

@@ -321,6 +321,13 @@ static int backward_with_bars(const struct run *r, int chunk, struct err *e)
     return status;
 }
 
+/* Where they are read the device has nothing left to do: they start at zero when the next pass
+ * begins. */
+static void start_sums(struct stage *s)
+{
+    s->net.ops->zero(s->sums, (size_t)s->microbatches * sizeof *s->sums);
+}
+
 /* ---- a step ---- */
 
 /* One pass, or where there are bars all that stand in a row; *ret_done of them. */
@@ -349,6 +356,7 @@ int stage_train(struct stage *s, const struct items *items, int64_t step,
         .hook = s->times.busy_us && hook ? &timed : hook,
     };
     int status = 0, done = 0;
+    start_sums(s);
     for (int64_t k = 0; status == 0 && k < s->schedule.count; k += done) {
         status = take_pass(&r, &s->schedule.passes[k], &done, e);
         batch_send_ahead(&s->batch);
@@ -431,6 +439,7 @@ int stage_evaluate(struct stage *s, const struct items *items, const struct laye
     struct pieces cut = pieces_of(s, items);
     struct schedule list = {0};
     int status = 0;
+    start_sums(s);
     if (cut.of_part == 0)
         return 0;
     schedule_make_forward(&list, s->mesh->stages, s->mesh->chunks, cut.parts * cut.of_part);
