@@ -189,6 +189,14 @@ static double message_bytes(const struct memory_view *v)
     return 4 * widest * v->rows;
 }
 
+/* Of a GPU (trainer/cuda/comm_nccl.h): an allowance for NCCL, scratch for sums of one order, and
+ * two slots in and out of each of the two lines. */
+static double gpu_transport(const struct plan *p, double message)
+{
+    double scratch = p->parallel.reproducible ? 16.0 * 1024 * 1024 : 0;
+    return p->ranks > 1 ? 512.0 * 1024 * 1024 + scratch + 2 * 4 * round_up(message, 256) : 0;
+}
+
 static void add_transport(struct memory_view *v)
 {
     const struct plan *p = v->plan;
@@ -204,6 +212,10 @@ static void add_transport(struct memory_view *v)
     if (p->parallel.rebalance)
         v->shared *= PLAN_REBALANCE_ROOM;
     v->shared = round_up(v->shared + merged + PAGE, PAGE);
+    if (memory_is_apart(v->job)) {
+        v->transport = gpu_transport(p, message_bytes(v));
+        return;
+    }
     double before = HEADER + RANK_BLOCK * ranks + GROUP_WORDS * (1 + (FAMILIES - 1) * ranks);
     double message = round_up(message_bytes(v), 64);
     v->transport = round_up(before, PAGE) / ranks + STAGE +

@@ -114,7 +114,7 @@ static int memory(struct comm *world, size_t bytes, void **ret, struct err *e)
                        w->memory_bytes - w->memory_used);
     void *p = device_alloc(need > 0 ? need : 64);
     if (!p)
-        return err_set(e, ERR_UNAVAILABLE,
+        return err_set(e, ERR_NO_MEMORY,
                        "The GPU %s (%s) has no %zu bytes left for what ranks share.",
                        device_traits()->name, device_traits()->uuid, need);
     w->memory = static_cast<void **>(
@@ -273,7 +273,7 @@ static int open_world(struct nccl_world *w, struct err *e)
     if (r == 0 && open_streams(w) < 0)
         r = device_finish(e);
     if (r == 0 && w->is_reproducible && !(w->scratch = device_alloc(NCCL_SCRATCH)))
-        r = err_set(e, ERR_UNAVAILABLE, "The GPU %s (%s) has no %zu bytes left for sums.",
+        r = err_set(e, ERR_NO_MEMORY, "The GPU %s (%s) has no %zu bytes left for sums.",
                     device_traits()->name, device_traits()->uuid, NCCL_SCRATCH);
     w->own_used += w->scratch ? NCCL_SCRATCH : 0;
     return r;

@@ -14,7 +14,7 @@ size_t nccl_line_bytes(size_t message_bytes)
 
 static int no_memory(size_t bytes, struct err *e)
 {
-    return err_set(e, ERR_UNAVAILABLE,
+    return err_set(e, ERR_NO_MEMORY,
                    "The GPU %s (%s) has no %zu bytes left for messages between stages.",
                    device_traits()->name, device_traits()->uuid, bytes);
 }
