@@ -246,7 +246,7 @@ deps-test:
 units:
 	@echo $(notdir $(UNIT_BINS))
 
-build-tests: $$(UNIT_BINS) $$(TEST_TOOLS) $$(FAKE_NVML) $(BUILD)/emu/trainyard-trainer-cuda
+build-tests: $$(UNIT_BINS) $$(TEST_TOOLS) $$(BUILD)/trainyard-trainer $$(BUILD)/emu/trainyard-trainer-cuda $$(FAKE_NVML) $(BUILD)/emu/trainyard-trainer-cuda
 
 ## make all           the five programs, into build/
 demo: all
