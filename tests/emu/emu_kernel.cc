@@ -88,6 +88,7 @@ cudaError_t emu_prepare(const void *function, dim3 grid, dim3 block, void *const
     l->block = block;
     l->shared = shared;
     copy_arguments(l.get(), arguments);
+    l->kernel->clear(l->arguments.data());
     *ret_launch = l;
     return cudaSuccess;
 }

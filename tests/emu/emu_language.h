@@ -33,9 +33,11 @@ constexpr int warpSize = 32;
 /* ---- kernels by address ---- */
 enum emu_argument { EMU_NUMBER, EMU_POINTER, EMU_STRUCT };
 typedef void emu_call(const void *kernel, void *const *arguments);
+typedef void emu_clear(void *const *arguments);
 struct emu_kernel {
     const char *name;
     emu_call *call;
+    emu_clear *clear; /* what lies between the members of arguments */
     int count;
     const size_t *sizes;
     const enum emu_argument *kinds;
@@ -52,6 +54,24 @@ template <class... P> static void emu_call_of(const void *kernel, void *const *a
     emu_call_with(reinterpret_cast<void (*)(P...)>(const_cast<void *>(kernel)), a,
                   std::index_sequence_for<P...>());
 }
+/* Addresses of the past may lie there, which would be taken for the kernel's own. */
+template <class T> static void emu_clear_one([[maybe_unused]] void *a)
+{
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(static_cast<T *>(a));
+#endif
+#endif
+}
+template <class... P, size_t... I>
+static void emu_clear_each(void *const *a, std::index_sequence<I...>)
+{
+    (emu_clear_one<std::remove_cv_t<P>>(a[I]), ...);
+}
+template <class... P> static void emu_clear_of(void *const *a)
+{
+    emu_clear_each<P...>(a, std::index_sequence_for<P...>());
+}
 template <class T> constexpr enum emu_argument emu_kind()
 {
     static_assert(!std::is_reference_v<T>, "a kernel's parameters are passed by value");
@@ -62,12 +82,12 @@ template <class... P> static void emu_know(void (*kernel)(P...), const char *nam
 {
     static const size_t sizes[] = {sizeof(P)..., 0};
     static const enum emu_argument kinds[] = {emu_kind<P>()..., EMU_NUMBER};
-    struct emu_kernel k = {name, emu_call_of<P...>, static_cast<int>(sizeof...(P)), sizes, kinds};
+    struct emu_kernel k = {
+        name, emu_call_of<P...>, emu_clear_of<P...>, static_cast<int>(sizeof...(P)), sizes, kinds};
     emu_register(reinterpret_cast<const void *>(kernel), &k);
 }
 /* (kernel) or (kernel, its name for messages). */
 #define CUDA_KERNEL_IS_KNOWN(...)     EMU_KNOWN_(__VA_ARGS__, #__VA_ARGS__)
-#define CUDA_CLEAR_PADDING(p)         __builtin_clear_padding(p)
 #define EMU_KNOWN_(kernel, name, ...) emu_know(kernel, name)
 
 void *emu_dynamic_shared(void);

@@ -323,13 +323,14 @@ static int chained(void)
 
 static int raced(void)
 {
-    int *y, got[64], sum = 0;
+    unsigned sum = 0;
+    int *y, got[64];
     OK(cudaMalloc(&y, sizeof got));
     OK(LAUNCH(race, 1, 64, 0, y));
     OK(cudaMemcpy(got, y, sizeof got, cudaMemcpyDeviceToHost));
     for (int v : got)
-        sum = sum * 31 + v;
-    return sum & 0x7f;
+        sum = sum * 31 + static_cast<unsigned>(v);
+    return static_cast<int>(sum & 0x7f);
 }
 
 static int status_of(emu_program *f, const char *setting)

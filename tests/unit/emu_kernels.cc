@@ -190,6 +190,36 @@ static void pointers_within_structs_are_found(void **)
     expect_well(packet_program, NULL);
 }
 
+/* An address of the past between two members is nobody's argument. */
+struct gapped {
+    int n;
+    float *y;
+};
+
+__global__ static void fill_gapped(struct gapped p)
+{
+    p.y[threadIdx.x] = static_cast<float>(p.n);
+}
+
+static int gapped_program(void)
+{
+    float got[32];
+    struct gapped p;
+    void *of_the_past = got, *arguments[] = {&p};
+    OK(cudaMalloc(&p.y, sizeof got));
+    memcpy(&p, &of_the_past, sizeof of_the_past);
+    memcpy(&p, "\x05\0\0", sizeof p.n); /* not its padding */
+    OK(cudaLaunchKernel(fill_gapped, 1, 32, arguments, 0, NULL));
+    OK(cudaMemcpy(got, p.y, sizeof got, cudaMemcpyDeviceToHost));
+    MUST(got[31] == 5);
+    return 0;
+}
+
+static void what_lies_between_members_is_no_address(void **)
+{
+    expect_well(gapped_program, NULL);
+}
+
 /* ---- the rest of the language ---- */
 
 __global__ static void numbers(int *ok)
@@ -270,6 +300,7 @@ int main(void)
         cmocka_unit_test(lanes_exchange_values),
         cmocka_unit_test(blocks_count_and_add),
         cmocka_unit_test(pointers_within_structs_are_found),
+        cmocka_unit_test(what_lies_between_members_is_no_address),
         cmocka_unit_test(the_language_has_its_numbers),
         cmocka_unit_test(launches_beyond_the_limits_are_refused),
     };

@@ -52,17 +52,12 @@ struct tape_counts tape_counts(void);
 #ifndef CUDA_KERNEL_IS_KNOWN
 #define CUDA_KERNEL_IS_KNOWN(kernel, name) ((void)0)
 #endif
-/* It also looks for addresses in structs, where those of the past may lie between members. */
-#ifndef CUDA_CLEAR_PADDING
-#define CUDA_CLEAR_PADDING(p) ((void)(p))
-#endif
 
 template <class... P>
 void tape_launch_named(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                        std::type_identity_t<P>... a)
 {
     CUDA_KERNEL_IS_KNOWN(kernel, name);
-    (CUDA_CLEAR_PADDING(&a), ...);
     const void *arguments[] = {&a...};
     static const size_t sizes[] = {sizeof(P)...};
     struct tape_kernel k = {reinterpret_cast<const void *>(kernel), name,      grid, block, shared,
