@@ -5,7 +5,7 @@ setup() {
   load lib.bash
   cluster_setup
   export TRAINYARD_FAKE_NVML=$DIR/nvml.json
-  jq -nc '{devices: [{uuid: "GPU-0-first", bus: 1}, {uuid: "GPU-1-second", bus: 2}], xids: []}
+  jq -nc '{devices: [{uuid: "GPU-0f000000-0000-4000-8000-000000000001", bus: 1}, {uuid: "GPU-15000000-0000-4000-8000-000000000002", bus: 2}], xids: []}
     | .devices |= map({uuid, name: "NVIDIA H200", pci: [0, .bus, 0], memory: [150000000000, 500000000],
                        processes: [], temperature: 40, utilization: 50, ecc: [0, 0]})' >"$DIR/nvml.json"
   start_coordinator
@@ -37,8 +37,8 @@ reason_has() { [[ "$(job_field "$1" .reason)" == *"$2"* ]]; }
   id=$(submit "$(on_gpus 1 '["sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 1000"]')")
   wait_state "$id" running
   first=$(job_field "$id" '.devices[0].uuid')
-  other=GPU-1-second
-  [ "$first" = GPU-0-first ] || other=GPU-0-first
+  other=GPU-15000000-0000-4000-8000-000000000002
+  [ "$first" = GPU-0f000000-0000-4000-8000-000000000001 ] || other=GPU-0f000000-0000-4000-8000-000000000001
   script ".devices |= map(if .uuid == \"$first\" then .errors = {\"*\": 15} else . end)"
   until_true 30 attempt_is "$id" 2
   device_is "$first" lost
@@ -54,7 +54,7 @@ reason_has() { [[ "$(job_field "$1" .reason)" == *"$2"* ]]; }
   id=$(submit "$(on_gpus 1 '["sleep", "1000"]')")
   wait_state "$id" running
   script '.devices[0].ecc = [0, 1]'
-  until_true 30 device_is GPU-0-first failed
+  until_true 30 device_is GPU-0f000000-0000-4000-8000-000000000001 failed
   until_true 30 in_state "$id" pending
   until_true 30 reason_has "$id" "uncorrected memory error"
   script '.devices[0].ecc = [0, 0]'
@@ -67,7 +67,7 @@ reason_has() { [[ "$(job_field "$1" .reason)" == *"$2"* ]]; }
   PIDS+=("$!")
   script ".devices[0].processes = [[$!, 1000000000]]"
   gpu_agent
-  until_true 20 device_is GPU-0-first dirty
+  until_true 20 device_is GPU-0f000000-0000-4000-8000-000000000001 dirty
   id=$(submit "$(on_gpus 1 '["true"]')")
   until_true 20 reason_has "$id" "is of no job of this node"
   reason_has "$id" "\"sleep\", user $(id -un)"
@@ -89,14 +89,14 @@ reason_has() { [[ "$(job_field "$1" .reason)" == *"$2"* ]]; }
   id=$(submit "$(on_gpus 2 '["sleep", "1000"]')")
   wait_state "$id" running
   script '.xids += [[1, 79]]'
-  until_true 30 device_is GPU-1-second failed
+  until_true 30 device_is GPU-15000000-0000-4000-8000-000000000002 failed
   until_true 30 in_state "$id" pending
   kill -TERM "$AGENT"
   wait_gone "$AGENT" 10
   gpu_agent
-  until_true 20 device_is GPU-1-second failed
-  device GPU-1-second .reason | grep -q "Xid 79"
-  rm "$DIR/n1/gpu-failed.GPU-1-second"
+  until_true 20 device_is GPU-15000000-0000-4000-8000-000000000002 failed
+  device GPU-15000000-0000-4000-8000-000000000002 .reason | grep -q "Xid 79"
+  rm "$DIR/n1/gpu-failed.GPU-15000000-0000-4000-8000-000000000002"
   until_true 60 attempt_is "$id" 2
 }
 
