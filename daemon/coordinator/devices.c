@@ -23,6 +23,12 @@ static int is_unseen(const struct device *d)
     return strcmp(d->code, "nvml_missing") == 0 || strcmp(d->code, "probe_stalled") == 0;
 }
 
+/* What an event is worth: the state, or that nobody can see it. */
+static int standing(const struct device *d)
+{
+    return is_unseen(d) ? DEVICE_STATE__MAX : (int)d->state;
+}
+
 /* ---- events ---- */
 /* A fact of a device; `d` NULL: one that is not there now. */
 static json_t *fact(const struct device *d, const char *key, const char *code, const char *reason)
@@ -48,9 +54,22 @@ static int tell_state(struct service *c, struct node *n, struct device *d, struc
     log_event(d->state == DEVICE_READY ? LOG_LEVEL_INFO : LOG_LEVEL_WARNING, type,
               "node=%s device=%lld uuid=%s code=%s reason=%s", n->name, (long long)d->index,
               d->uuid[0] ? d->uuid : "-", d->code[0] ? d->code : "-", log_quote(d->reason));
-    d->told = d->state;
-    return job_event(c->store, type, NULL, n->name, fact(d, NULL, d->code, d->reason), c->wall_us,
-                     e);
+    json_t *data = fact(d, NULL, d->code, d->reason);
+    if (d->changes > 1)
+        json_object_set_new(data, "changes", json_integer(d->changes));
+    d->told = standing(d);
+    d->changes = 0;
+    return job_event(c->store, type, NULL, n->name, data, c->wall_us, e);
+}
+
+/* 1 if an event is due, and within the bounds: what flaps must not fill the disk. */
+static int may_tell(const struct service *c, struct device *d)
+{
+    int64_t paid_us = d->events_us > c->now_us ? d->events_us : c->now_us;
+    if (standing(d) == d->told || paid_us - c->now_us > (DEVICE_EVENTS - 1) * DEVICE_EVENT_US)
+        return 0;
+    d->events_us = paid_us + DEVICE_EVENT_US;
+    return 1;
 }
 
 /* ---- too many failures ---- */
@@ -58,9 +77,11 @@ static int note_failure(struct service *c, struct node *n, struct device *d, str
 {
     char key[DEVICE_KEY_SIZE];
     node_device_key(d, key);
+    if (node_drain(n, key) || n->drain_count >= NODE_MAX_DRAINS)
+        return 0;
     int count =
         store_device_failed(c->store, n->name, key, c->wall_us, c->wall_us - DEVICE_FLAP_US, e);
-    if (count < DEVICE_FLAPS || node_drain(n, key))
+    if (count < DEVICE_FLAPS)
         return count < 0 ? count : 0;
     CLEANUP(mem_freep)
     char *reason = mem_printf("It has failed %d times within a day, the last time so: %s", count,
@@ -123,15 +144,23 @@ static void judge_absent(const struct service *c, struct device *d)
     mem_replace(&d->reason, "its node has not listed it for 30 s");
 }
 
+static int follow_standing(struct service *c, struct node *n, struct device *d, struct err *e)
+{
+    int was_broken = d->is_broken;
+    d->changes += d->followed != standing(d);
+    d->followed = standing(d);
+    if (!is_unseen(d))
+        d->is_broken = is_broken(d);
+    int rc = may_tell(c, d) ? tell_state(c, n, d, e) : 0;
+    return rc == 0 && d->is_broken && !was_broken ? note_failure(c, n, d, e) : rc;
+}
+
 static int follow(struct service *c, struct node *n, struct device *d, struct err *e)
 {
     int rc = 0;
     judge_absent(c, d);
-    if (d->state != d->told && !node_device_is_checking(d)) {
-        rc = tell_state(c, n, d, e);
-        if (rc == 0 && is_broken(d) && !is_unseen(d))
-            rc = note_failure(c, n, d, e);
-    }
+    if (!node_device_is_checking(d))
+        rc = follow_standing(c, n, d, e);
     if (rc == 0 && is_broken(d) && !is_unseen(d) && d->attempt[0])
         rc = stop_attempt(c, n, d, e);
     return rc;
@@ -156,7 +185,8 @@ int devices_load(struct service *c, struct node *n, struct err *e)
     free(rows);
     for (size_t i = 0; i < n->device_count; i++) {
         struct device *d = &n->devices[i];
-        d->told = node_device_is_checking(d) ? DEVICE_READY : d->state;
+        d->told = d->followed = node_device_is_checking(d) ? DEVICE_READY : standing(d);
+        d->is_broken = is_broken(d) && !is_unseen(d);
     }
     return count < 0 ? count : 0;
 }

@@ -8,6 +8,11 @@
 #define DEVICE_FLAPS   3                       /* failures within so long, */
 #define DEVICE_FLAP_US (24 * 3600 * 1000000LL) /* and it is drained */
 
+/* Events of what becomes of a device: so many at once, then one each so long, which says how often
+ * it has changed meanwhile. */
+#define DEVICE_EVENTS   10
+#define DEVICE_EVENT_US (360 * 1000000LL)
+
 /* After each sync that was applied: the list may have changed, or time have passed for what it
  * lacks. Before its attempts are looked at: an end that a device caused is judged as such. */
 int devices_follow(struct service *c, struct node *n, struct err *e);

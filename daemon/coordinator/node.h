@@ -98,11 +98,14 @@ struct device {
     enum device_state state;
     char code[DEVICE_CODE_MAX + 1];
     char *reason;
-    enum device_state told; /* what the last event said of it */
-    int absent;             /* leased, and its node lists it no longer */
-    int64_t absent_us;      /* boot time since when; 0: not noted yet */
-    int is_drained;         /* by itself; a node's drain is the node's */
-    char *conflict;         /* why it may not be used, though it is ready; NULL: it may */
+    int told, followed; /* standing, by devices.c: in its last event, and when last looked at */
+    int changes;        /* of it since that event */
+    int is_broken;      /* its last word that counts was failed or lost */
+    int64_t events_us;  /* boot time until when its events are paid for */
+    int absent;         /* leased, and its node lists it no longer */
+    int64_t absent_us;  /* boot time since when; 0: not noted yet */
+    int is_drained;     /* by itself; a node's drain is the node's */
+    char *conflict;     /* why it may not be used, though it is ready; NULL: it may */
 
     char attempt[ID_SIZE]; /* that leases it; "": none */
     int haunted;           /* the node says that an attempt which we have ended still runs here */

@@ -258,6 +258,10 @@ static void inherit(struct device *d, const struct device *old)
     if (strcmp(d->uuid, old->uuid) != 0 && old->uuid[0])
         return; /* another one has that index */
     d->told = old->told;
+    d->followed = old->followed;
+    d->changes = old->changes;
+    d->is_broken = old->is_broken;
+    d->events_us = old->events_us;
     d->idle_us = old->idle_us;
     d->figures_us = old->figures_us;
     memcpy(d->figures, old->figures, sizeof(old->figures));
@@ -386,14 +390,16 @@ static int is_heard(const struct node *n)
     return n->health == NODE_READY || n->health == NODE_SUSPECT;
 }
 
-/* Of two claims to a device the first has it: who leases it, who can be heard of, who came first.
- */
+/* Of two claims to a device the first has it: who leases it, who does not call it lost (a card that
+ * was moved), who can be heard of, who came first. */
 static int claim_order(const void *a, const void *b)
 {
     const struct claim *x = a, *y = b;
     int order = strcmp(x->device->uuid, y->device->uuid);
     if (order == 0)
         order = !x->device->attempt[0] - !y->device->attempt[0];
+    if (order == 0)
+        order = (x->device->state == DEVICE_LOST) - (y->device->state == DEVICE_LOST);
     if (order == 0)
         order = !is_heard(x->node) - !is_heard(y->node);
     if (order == 0)

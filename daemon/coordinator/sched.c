@@ -7,7 +7,8 @@
  * is in use (node.h). Of the nodes that fit, those are preferred where the GPUs are of one model
  * and linked, then those where they are of one model (pick.h); of these the one with the fewest
  * free devices left over is taken (big holes stay whole), then the first by name. A job for any
- * kind of device gets GPUs where they fit. A job that goes on from a checkpoint fits only where
+ * kind of device gets GPUs where they fit if it trains; a command, which may not know what to do
+ * with one, gets them where no CPUs are free. A job that goes on from a checkpoint fits only where
  * that checkpoint can be seen.
  *
  * The first job in the order that waits for devices, and would fit on a ready node if that were
@@ -31,10 +32,17 @@
 #include "base/mem.h"
 #include "daemon/coordinator/pick.h"
 
+/* Of a job for any kind. */
+static int preferred_kind(const struct need *need)
+{
+    return need->trains ? DEVICE_GPU : DEVICE_CPU;
+}
+
 static int kind_that_fits(const struct node *n, const struct need *need, enum node_count which,
                           struct need *ret)
 {
-    static const int any[] = {DEVICE_GPU, DEVICE_CPU};
+    const int first = preferred_kind(need);
+    const int any[] = {first, first == DEVICE_GPU ? DEVICE_CPU : DEVICE_GPU};
     *ret = *need;
     if (need->kind != DEVICE_ANY)
         return node_count_fitting(n, need, which) >= need->devices;
@@ -57,7 +65,7 @@ struct place {
 static int is_better(const struct place *a, const struct place *b)
 {
     if (a->need.kind != b->need.kind)
-        return a->need.kind == DEVICE_GPU;
+        return a->need.kind == preferred_kind(&a->need);
     return a->pick != b->pick ? a->pick < b->pick : a->left < b->left;
 }
 

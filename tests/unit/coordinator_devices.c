@@ -2,6 +2,8 @@
  * happens to what runs on them, and what is said of it. */
 #include "tests/unit/coordinator_gpus.h"
 
+#include "daemon/coordinator/devices.h"
+
 /* ---- who is given what ---- */
 static void a_rank_is_given_its_gpu_by_uuid(void **state)
 {
@@ -233,6 +235,78 @@ static void a_gpu_that_is_not_seen_stops_nothing(void **state)
     }
 }
 
+/* That it fails in earnest is told, and stops what runs there, though nobody saw it before. */
+static void a_gpu_that_is_seen_again_may_have_failed(void **state)
+{
+    (void)state;
+    json_auto_t *list = gpus("n1", 1);
+    gpus_say("n1", list, NULL);
+    CLEANUP(mem_freep) char *id = new_job(GPU_JOB(1, ""));
+    json_auto_t *w = gpu_wish("n1", list, id);
+    for (int i = 0; i < 3; i++) { /* the same failure, three times out of sight */
+        set_state(list, 0, "failed", "probe_stalled", "The probe has said nothing for 30 s");
+        gpus_say("n1", list, status(w, "running", NULL));
+        if (i == 0)
+            expect_job(id, "running", "running");
+        set_state(list, 0, "failed", "ecc_error", "an ECC error");
+        gpus_say("n1", list, status(w, i ? "stopping" : "running", NULL));
+        expect_job(id, "stopping", "device_failed");
+    }
+    expect_device("n1", 0, "drain", NULL);
+    expect_events("device_", "device_failed 0, device_failed 0, device_failed 0, "
+                             "device_failed 0, device_failed 0, device_failed 0, ");
+}
+
+/* The journal of events is for ever: what flaps must not fill the disk. */
+static void a_gpu_that_flaps_has_few_events(void **state)
+{
+    (void)state;
+    json_auto_t *list = gpus("n1", 1);
+    char expected[400] = "";
+    gpus_say("n1", list, NULL);
+    for (int i = 0; i < 200; i++) {
+        set_state(list, 0, i % 2 ? "ready" : "dirty", i % 2 ? "" : "foreign_process", "");
+        gpus_say("n1", list, NULL);
+        if (i < DEVICE_EVENTS)
+            snprintf(expected + strlen(expected), sizeof(expected) - strlen(expected), "%s 0, ",
+                     i % 2 ? "device_ready" : "device_dirty");
+    }
+    expect_events("device_", expected);
+    set_state(list, 0, "dirty", "memory_held", "");
+    gpus_say("n1", list, NULL);
+    expect_events("device_", expected);
+    pause_for(DEVICE_EVENT_US / 1000000 + 1);
+    gpus_say("n1", list, NULL); /* in the end, how it is, and how often it changed */
+    strcat(expected, "device_dirty 0, ");
+    expect_events("device_", expected);
+    struct service_reply r;
+    service_reply_init(&r);
+    assert_int_equal(service_event_list(c, NULL, 0, 1000, &r), 0);
+    const json_t *events = json_object_get(r.body, "events");
+    const json_t *last = NULL;
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        const json_t *e = json_array_get(events, i);
+        if (strncmp(json_string_value(json_object_get(e, "type")), "device_", 7) == 0)
+            last = json_object_get(e, "data");
+    }
+    assert_int_equal(json_integer_value(json_object_get(last, "changes")), 191);
+    service_reply_done(&r);
+}
+
+/* Each of its failures counts, told or not. */
+static void a_gpu_that_flaps_is_drained_all_the_same(void **state)
+{
+    (void)state;
+    json_auto_t *list = gpus("n1", 1);
+    gpus_say("n1", list, NULL);
+    for (int i = 0; i < 40; i++) {
+        const char *how = i < 20 ? "dirty" : "failed";
+        set_state(list, 0, i % 2 ? "ready" : how, i % 2 ? "" : "xid", "Xid 63");
+        gpus_say("n1", list, NULL);
+        expect_device("n1", 0, "state", i % 2 == 0 ? how : i < 24 ? "free" : "drained");
+    }
+}
+
 static void a_gpu_that_keeps_failing_is_drained(void **state)
 {
     (void)state;
@@ -360,6 +434,21 @@ static void a_gpu_that_moved_is_used_where_it_is(void **state)
     expect_device("n1", 0, "state", "conflict");
 }
 
+/* From one node that runs to another; the first has it in its devices.json still. */
+static void a_card_that_was_moved_is_used_where_it_is(void **state)
+{
+    (void)state;
+    json_auto_t *mine = gpus("n1", 1), *theirs = gpus("n1", 1);
+    gpus_say("n1", mine, NULL);
+    set_state(mine, 0, "lost", "device_lost", "NVML no longer lists it");
+    gpus_say("n1", mine, NULL);
+    gpus_say("n2", theirs, NULL);
+    expect_device("n1", 0, "state", "lost");
+    expect_device("n2", 0, "state", "free");
+    CLEANUP(mem_freep) char *a = new_job(GPU_JOB(1, ""));
+    expect_devices(a, "n2:0 ");
+}
+
 static void one_uuid_twice_on_a_node_is_refused(void **state)
 {
     (void)state;
@@ -459,12 +548,16 @@ int main(void)
         T(a_cancel_is_not_overruled_by_a_device),
         T(a_gpu_that_is_not_listed_is_lost_after_30_s),
         T(a_gpu_that_is_not_seen_stops_nothing),
+        T(a_gpu_that_is_seen_again_may_have_failed),
+        T(a_gpu_that_flaps_has_few_events),
+        T(a_gpu_that_flaps_is_drained_all_the_same),
         T(a_gpu_that_keeps_failing_is_drained),
         T(failures_of_days_ago_do_not_count),
         T(a_leased_index_stays_with_its_device),
         T(a_cpu_device_does_not_become_a_gpu_while_leased),
         T(one_gpu_on_two_nodes_has_one_owner),
         T(a_gpu_that_moved_is_used_where_it_is),
+        T(a_card_that_was_moved_is_used_where_it_is),
         T(one_uuid_twice_on_a_node_is_refused),
         T(a_gpu_and_its_instances_are_not_both_used),
         T(instances_wait_for_what_has_the_whole),

@@ -81,18 +81,32 @@ static void four_of_eight_in_a_ring(void **state)
 }
 
 /* ---- any kind, memory, trainers ---- */
-static void any_device_is_a_gpu_where_there_is_one(void **state)
+static void any_device_is_a_cpu_for_a_command(void **state)
 {
     (void)state;
     json_auto_t *list = gpus("n2", 4);
     node_says("n1", NULL); /* two CPUs */
     gpus_say("n2", list, NULL);
-    CLEANUP(mem_freep) char *a = new_job(JOB(2, ""));
+    CLEANUP(mem_freep) char *a = new_job(JOB(1, ""));
     CLEANUP(mem_freep) char *b = new_job(JOB(4, ""));
     CLEANUP(mem_freep) char *d = new_job(JOB(2, ""));
-    expect_devices(a, "n2:0 n2:1 ");
-    expect_job(b, "pending", "waiting_for_devices");
-    expect_devices(d, "n1:0 n1:1 "); /* never two kinds */
+    expect_devices(a, "n1:0 ");
+    expect_devices(b, "n2:0 n2:1 n2:2 n2:3 ");       /* no node has as many CPUs */
+    expect_job(d, "pending", "waiting_for_devices"); /* never two kinds */
+}
+
+static void any_device_is_a_gpu_for_a_training_job(void **state)
+{
+    (void)state;
+    json_auto_t *list = gpus("n2", 1);
+    node_says("n1", NULL);
+    gpus_say("n2", list, NULL);
+    CLEANUP(mem_freep) char *spec = mem_strdup(GPU_TRAINING(""));
+    memcpy(strstr(spec, "\"gpu\""), "\"any\"", 5);
+    CLEANUP(mem_freep) char *a = new_job(spec);
+    CLEANUP(mem_freep) char *b = new_job(spec);
+    expect_devices(a, "n2:0 ");
+    expect_devices(b, "n1:0 ");
 }
 
 static void a_training_job_needs_the_trainer(void **state)
@@ -333,7 +347,8 @@ int main(void)
         T(a_node_with_one_model_is_preferred),
         T(linked_gpus_go_together),
         T(four_of_eight_in_a_ring),
-        T(any_device_is_a_gpu_where_there_is_one),
+        T(any_device_is_a_cpu_for_a_command),
+        T(any_device_is_a_gpu_for_a_training_job),
         T(a_training_job_needs_the_trainer),
         T(the_memory_of_a_gpu_is_less_than_it_has),
         T(a_large_job_is_planned_for_the_large_gpus),

@@ -300,8 +300,32 @@ static void any_kind_takes_one_kind_only(void **state)
     assert_int_equal(pass(c), 0);
     assert_int_equal(c->placed_count, 1);
     assert_string_equal(c->placed[0].id, "job-2");
-    assert_int_equal(c->placed[0].device[0], 2);
-    assert_int_equal(c->placed[0].device[1], 3);
+    assert_int_equal(c->placed[0].device[0], 0);
+    assert_int_equal(c->placed[0].device[1], 1);
+    add_job(c, 0, 1, DEVICE_ANY, 0); /* a command gets a GPU where no CPU is free */
+    assert_int_equal(pass(c), 0);
+    assert_int_equal(c->placed_count, 2);
+    assert_int_equal(c->placed[1].device[0], 2);
+}
+
+/* What trains gets the GPU, whatever the nodes' names; what does not gets none before CPUs end. */
+static void any_kind_goes_by_what_the_job_is(void **state)
+{
+    struct cluster *c = *state;
+    add_node(c, "a", 1, 0, 0);
+    add_node(c, "b", 1, 1, 0);
+    add_node(c, "c", 1, 0, 0);
+    struct job_row training = {
+        .seq = 500, .id = (char *)"job-9", .devices = 1, .device_kind = DEVICE_ANY, .trains = 1};
+    for (int i = 0; i < 3; i++)
+        add_job(c, 0, 1, DEVICE_ANY, 0);
+    c->jobs[c->job_count] = training;
+    c->jobs[c->job_count].id = mem_strdup("job-9");
+    queue_add(&c->queue, &c->jobs[c->job_count++]);
+    assert_int_equal(pass(c), 0);
+    assert_int_equal(c->placed_count, 4);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(c->placed[i].device[0], strcmp(c->placed[i].id, "job-9") == 0);
 }
 
 static void only_ready_nodes_and_free_devices(void **state)
@@ -450,6 +474,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(all_ranks_on_one_node_packed_tightly, setup, teardown),
         cmocka_unit_test_setup_teardown(any_kind_takes_one_kind_only, setup, teardown),
+        cmocka_unit_test_setup_teardown(any_kind_goes_by_what_the_job_is, setup, teardown),
         cmocka_unit_test_setup_teardown(only_ready_nodes_and_free_devices, setup, teardown),
         cmocka_unit_test_setup_teardown(a_pass_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(a_failure_ends_the_pass, setup, teardown),
