@@ -175,51 +175,10 @@ void devices_take(struct attempt *a, const json_t *ranks)
     }
 }
 
-/* "0-31,64-95" */
-static int is_in(const char *cpulist, int core)
-{
-    for (const char *p = cpulist; *p;) {
-        char *end;
-        long first = strtol(p, &end, 10);
-        long last = *end == '-' ? strtol(end + 1, &end, 10) : first;
-        if (end == p)
-            return 0;
-        if (core >= first && core <= last)
-            return 1;
-        p = end + (*end == ',');
-    }
-    return 0;
-}
-
-/* Of the cores at the GPU's memory node, which it may share with other GPUs: each has its own. */
-static int core_near(const struct agent *g, const struct gpu *d)
-{
-    const char *list = text_of(d->look, "cpus");
-    int near = 0;
-    int sharers = 0;
-    int position = 0;
-    for (int i = 0; i < g->core_count; i++)
-        near += is_in(list, g->cores[i]);
-    for (int i = 0; i < g->gpus.count; i++) {
-        const struct gpu *other = &g->gpus.items[i];
-        if (!gpus_offered(g, other) || strcmp(text_of(other->look, "cpus"), list) != 0)
-            continue;
-        position += other->index < d->index;
-        sharers++;
-    }
-    if (near == 0 || sharers == 0 || sharers > near)
-        return -1;
-    int wanted = position * near / sharers;
-    for (int i = 0; i < g->core_count; i++) {
-        if (is_in(list, g->cores[i]) && wanted-- == 0)
-            return g->cores[i];
-    }
-    return -1;
-}
-
 static int check_gpu(const struct agent *g, const json_t *rank, struct err *e)
 {
     const char *uuid = text_of(rank, "uuid");
+    const struct attempt *lessee = gpu_lessee(g, uuid, NULL);
     json_int_t index = json_integer_value(json_object_get(rank, "device"));
     const struct gpu *d = gpumap_find(g, uuid);
     struct gpu_finding f;
@@ -228,6 +187,9 @@ static int check_gpu(const struct agent *g, const json_t *rank, struct err *e)
     if (d->index != index)
         return err_set(e, ERR_CONFLICT, "The GPU %s of node %s is its device %d, not %lld", uuid,
                        g->options.name, d->index, (long long)index);
+    if (lessee) /* a coordinator whose books were put back to what they were */
+        return err_set(e, ERR_CONFLICT, "The GPU %s of node %s (device %d) is %s's, which runs",
+                       uuid, g->options.name, d->index, lessee->id);
     gpu_report(g, d, &f);
     if (f.state != GPU_READY)
         return err_set(e, ERR_CONFLICT, "The GPU %s of node %s (device %d) is %s: %.300s", uuid,
@@ -235,16 +197,14 @@ static int check_gpu(const struct agent *g, const json_t *rank, struct err *e)
     return 0;
 }
 
-static int place_rank(const struct agent *g, json_t *rank, int is_training, struct err *e)
+static int place_rank(const struct agent *g, json_t *rank, struct err *e)
 {
     json_int_t device = json_integer_value(json_object_get(rank, "device"));
     int core = -1;
     int r = 0;
     if (is_on_gpu(rank)) {
-        r = check_gpu(g, rank, e);
-        /* A command's process feeds its GPU by threads of its own, which want all cores. */
-        if (r == 0 && is_training)
-            core = core_near(g, gpumap_find(g, text_of(rank, "uuid")));
+        r = check_gpu(g, rank,
+                      e); /* unbound: it feeds its GPU by threads, of NCCL and the loader */
     } else if (device < g->cpu_first) {
         r = err_set(e, ERR_CONFLICT,
                     "Node %s has GPUs by now, so that its device %lld is no CPU any more",
@@ -286,7 +246,7 @@ int devices_launch(const struct agent *g, json_t *launch, struct err *e)
             continue;
         *(is_on_gpu(rank) ? &gpus : &cpus) += 1;
         if (r == 0)
-            r = place_rank(g, rank, is_training, e);
+            r = place_rank(g, rank, e);
     }
     return r == 0 && is_training ? choose_trainer(g, launch, gpus, cpus, e) : r;
 }

@@ -122,6 +122,13 @@ static void find_stranger(struct gpu_finding *f, const json_t *p, const struct a
              who, owner->id, rest);
 }
 
+/* Gone since the look, or of another namespace: in a container ranks may look like that. Where a
+ * GPU is an attempt's they are taken for that one's. */
+static int is_unseen(const json_t *process)
+{
+    return !json_object_get(process, "name");
+}
+
 /* 1 if something uses it that should not. */
 static int judge_processes(const struct agent *g, const struct gpu *d, struct gpu_finding *f)
 {
@@ -133,7 +140,7 @@ static int judge_processes(const struct agent *g, const struct gpu *d, struct gp
     json_array_foreach(json_object_get(d->look, "processes"), i, p)
     {
         const struct attempt *owner = attempt_of(g, p);
-        if (owner && owner == lessee)
+        if (lessee && (owner == lessee || is_unseen(p)))
             continue;
         strangers++;
         if (!first)

@@ -57,6 +57,43 @@ static void copy_text(const json_t *o, const char *key, char *out, size_t size)
 
 /* ---- reading ---- */
 
+/* A text as an agent writes it: printable ASCII, that fits. */
+static int is_plain(const json_t *o, const char *key, size_t size)
+{
+    const char *text = json_string_value(json_object_get(o, key));
+    if (!text || strlen(text) >= size)
+        return 0;
+    for (; *text; text++) {
+        if (*text < ' ' || *text > '~')
+            return 0;
+    }
+    return 1;
+}
+
+static int is_whole(const json_t *o, const char *key, json_int_t least, json_int_t most)
+{
+    const json_t *value = json_object_get(o, key);
+    return json_is_integer(value) && json_integer_value(value) >= least &&
+           json_integer_value(value) <= most;
+}
+
+/* What is not there is not known; what is there is what an agent writes. */
+static int are_facts_sound(const json_t *o)
+{
+    static const struct {
+        const char *key;
+        size_t size;
+    } texts[] = {{"name", LOOK_NAME_SIZE}, {"pci", 32}, {"mig_of", LOOK_UUID_SIZE}};
+    const char *card = json_string_value(json_object_get(o, "mig_of"));
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        if (json_object_get(o, texts[i].key) && !is_plain(o, texts[i].key, texts[i].size))
+            return 0;
+    }
+    if (json_object_get(o, "memory_bytes") && !is_whole(o, "memory_bytes", 0, INT64_MAX))
+        return 0;
+    return !card || !*card || look_uuid_valid(card);
+}
+
 static int load_one(struct agent *g, const json_t *o)
 {
     const char *uuid = json_string_value(json_object_get(o, "uuid"));
@@ -65,7 +102,7 @@ static int load_one(struct agent *g, const json_t *o)
     const char *boot = json_string_value(json_object_get(o, "boot_id"));
     json_int_t i = json_integer_value(index);
     if (!uuid || !look_uuid_valid(uuid) || !json_is_integer(index) || i < 0 || i >= GPUS_MAX ||
-        gpumap_find(g, uuid))
+        gpumap_find(g, uuid) || !are_facts_sound(o))
         return -1;
     for (int k = 0; k < g->gpus.count; k++) {
         if (g->gpus.items[k].index == i)
@@ -97,19 +134,29 @@ static char *latch_path(const struct agent *g, const struct gpu *d)
 static void load_latch(struct agent *g, struct gpu *d)
 {
     CLEANUP(mem_freep) char *path = latch_path(g, d);
-    json_t *loaded;
-    if (file_read_json(path, 4096, &loaded, NULL) < 0)
-        return;
+    json_t *loaded = NULL;
+    int r = file_read_json(path, 4096, &loaded, NULL);
     json_auto_t *doc = loaded;
     const char *boot = json_string_value(json_object_get(doc, "boot_id"));
+    if (r == ERR_NOT_FOUND)
+        return;
     if (boot && strcmp(boot, g->boot_id) != 0) {
         unlink(path);
         return;
     }
     d->latch.state = GPU_FAILED;
-    copy_text(doc, "code", d->latch.code, sizeof d->latch.code);
-    copy_text(doc, "reason", d->latch.reason, sizeof d->latch.reason);
     d->latch_saved = 1;
+    if (is_plain(doc, "code", sizeof d->latch.code) &&
+        is_plain(doc, "reason", sizeof d->latch.reason)) {
+        copy_text(doc, "code", d->latch.code, sizeof d->latch.code);
+        copy_text(doc, "reason", d->latch.reason, sizeof d->latch.reason);
+        return;
+    }
+    snprintf(d->latch.code, sizeof d->latch.code, "xid"); /* what it was is not to be read */
+    snprintf(d->latch.reason, sizeof d->latch.reason,
+             "The agent's state directory has a file gpu-failed.%s, which cannot be read. Once the "
+             "GPU has been reset or replaced, remove that.",
+             d->uuid);
 }
 
 int gpumap_load(struct agent *g, struct err *e)
@@ -124,8 +171,9 @@ int gpumap_load(struct agent *g, struct err *e)
         return 0;
     if (r == 0) {
         json_auto_t *doc = loaded;
+        int bad =
+            !json_is_array(json_object_get(doc, "gpus")) || !is_whole(doc, "next", 0, GPUS_MAX);
         g->gpus.next_index = (int)json_integer_value(json_object_get(doc, "next"));
-        int bad = !json_is_array(json_object_get(doc, "gpus"));
         json_array_foreach(json_object_get(doc, "gpus"), i, o) bad |= load_one(g, o) < 0;
         if (bad)
             r = err_set(&why, ERR_CORRUPT, "%s is not what an agent writes", path);
@@ -152,12 +200,31 @@ static json_t *one_to_json(const struct agent *g, const struct gpu *d)
     return o;
 }
 
+/* On a node that had no GPU, CPUs have the numbers from 0 on: until the first GPU is on the disk.
+ */
+static int cpus_hold_numbers(struct agent *g)
+{
+    int held = 0;
+    for (int i = 0; i < g->gpus.count; i++) {
+        if (g->gpus.items[i].saved)
+            return 0;
+    }
+    for (int i = 0; g->cpu_first == 0 && i < g->attempt_count; i++)
+        held |= g->attempts[i]->on_cpus;
+    if (held && !g->gpus.waits_for_cpus)
+        log_event(LOG_LEVEL_WARNING, "gpus_wait",
+                  "note=\"GPUs have appeared; they are offered once the jobs on CPUs have ended, "
+                  "for until then those have their numbers\"");
+    g->gpus.waits_for_cpus = held;
+    return held;
+}
+
 void gpumap_save(struct agent *g)
 {
     struct gpus *s = &g->gpus;
     CLEANUP(mem_freep) char *path = map_path(g);
     struct err e;
-    if (!s->wrong_map)
+    if (!s->wrong_map || (s->count > 0 && cpus_hold_numbers(g)))
         return;
     json_t *list = json_array();
     for (int i = 0; i < s->count; i++)
@@ -174,20 +241,6 @@ void gpumap_save(struct agent *g)
 }
 
 /* ---- new ones ---- */
-
-/* On a node that had no GPU, CPUs have the numbers from 0 on. */
-static int cpus_hold_numbers(struct agent *g)
-{
-    int held = 0;
-    for (int i = 0; g->cpu_first == 0 && i < g->attempt_count; i++)
-        held |= g->attempts[i]->on_cpus;
-    if (held && !g->gpus.waits_for_cpus)
-        log_event(LOG_LEVEL_WARNING, "gpus_wait",
-                  "note=\"GPUs have appeared; they are offered once the jobs on CPUs have ended, "
-                  "for until then those have their numbers\"");
-    g->gpus.waits_for_cpus = held;
-    return held;
-}
 
 static int by_place(const void *a, const void *b)
 {
@@ -229,7 +282,7 @@ void gpumap_add(struct agent *g, const json_t *look_gpus)
         if (uuid && look_uuid_valid(uuid) && !gpumap_find(g, uuid) && count < ARRAY_LEN(unknown))
             unknown[count++] = gpu;
     }
-    if (count == 0 || (g->gpus.count == 0 && cpus_hold_numbers(g)))
+    if (count == 0 || cpus_hold_numbers(g))
         return;
     qsort(unknown, count, sizeof unknown[0], by_place);
     for (size_t k = 0; k < count; k++) {

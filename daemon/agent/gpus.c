@@ -285,14 +285,15 @@ static int is_selected(const struct agent *g, const struct gpu *d)
     return strcmp(list, "auto") == 0 || is_listed(list, d->uuid) || is_listed(list, d->mig_of);
 }
 
-/* A card that is split is not offered, its instances are; and an instance that is no more while its
- * card is there was taken away by somebody. */
+/* One that an attempt has is, whatever --gpus says by now: the coordinator takes what is not listed
+ * for lost. A card that is split is not offered, its instances are; and an instance that is no more
+ * while its card is there was taken away by somebody. */
 int gpus_offered(const struct agent *g, const struct gpu *d)
 {
+    if (d->saved && gpu_lessee(g, d->uuid, NULL))
+        return 1;
     if (!d->saved || !is_selected(g, d))
         return 0;
-    if (gpu_lessee(g, d->uuid, NULL))
-        return 1;
     if (d->look)
         return !json_object_get(d->look, "mig");
     const struct gpu *card = d->mig_of[0] ? gpumap_find(g, d->mig_of) : NULL;

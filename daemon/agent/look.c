@@ -279,7 +279,6 @@ static void copy_of_card(json_t *instance, const json_t *card)
 {
     static const char *const keys[] = {"pci",
                                        "numa",
-                                       "cpus",
                                        "temperature_c",
                                        "power_w",
                                        "ecc_corrected",

@@ -1,7 +1,7 @@
 /* look.h: one look at this node's GPUs through NVML, as a JSON object. Runs in the probe's process.
  *
  * {"type": "look", "began_us", "gpus": [{
- *     "uuid", "name", "pci": "0000:65:00.0", "numa", "cpus": "0-31", "mig_of", "mig": true,
+ *     "uuid", "name", "pci": "0000:65:00.0", "numa", "mig_of", "mig": true,
  *     "memory_bytes", "memory_used_bytes", "graphics_bytes",
  *     "processes": [{"pid", "name", "user", "memory_bytes", "mark", "above": [pid…]}], "more",
  *     "links": [{"uuid", "kind": "nvlink", "count"}],
@@ -13,7 +13,8 @@
  *
  * Whatever NVML does not tell is absent. All texts are printable ASCII and short. "began_us" is
  * boot time. A GPU that is split by MIG has "mig", and its instances follow it with "mig_of"; what
- * is measured and counted of the whole card alone stands in each of them.
+ * is measured and counted of the whole card alone stands in each of them. A process without a
+ * "name" is not to be seen from here: gone meanwhile, or of another namespace.
  */
 #ifndef TRAINYARD_DAEMON_AGENT_LOOK_H
 #define TRAINYARD_DAEMON_AGENT_LOOK_H
@@ -42,7 +43,7 @@ json_t *look_take(const struct nvml *n, struct look_handles *ret_handles, struct
 int look_uuid_valid(const char *uuid); /* letters, digits, '-' and '/', 5 to 95 */
 /* "processes" and "more" of a device. */
 void look_processes(json_t *gpu, const struct nvml_process *list, unsigned count);
-void look_place(json_t *gpu, const char *pci); /* "numa" and "cpus", where the kernel tells */
+void look_place(json_t *gpu, const char *pci); /* "numa", where the kernel tells */
 /* Makes "links" from "peers" ([{"pci", "count"}, {"switch": true, "count"}]) of all of `gpus`. */
 void look_links(json_t *gpus);
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/file.h"
@@ -22,6 +23,14 @@ int look_uuid_valid(const char *uuid)
 }
 
 /* ---- processes ---- */
+
+/* NVML may tell the machine's numbers, which in a namespace of our own are others' or nobody's. */
+static int sees_all_processes(void)
+{
+    char name[64] = "";
+    ssize_t n = readlink("/proc/self/ns/pid", name, sizeof name - 1);
+    return n < 0 || strcmp(name, "pid:[4026531836]") == 0; /* the kernel's first one, for ever */
+}
 
 /* From the file alone: a directory service that is away must not stop the probe. */
 static void name_user(uid_t uid, char out[64])
@@ -49,6 +58,8 @@ static json_t *process(unsigned pid, unsigned long long memory)
         json_object_set_new(p, "memory_bytes", json_integer((json_int_t)memory));
     if (pid > INT_MAX || procs_facts((pid_t)pid, &facts) < 0)
         return p; /* gone meanwhile, or of another namespace */
+    if (!facts.mark[0] && !sees_all_processes())
+        return p; /* it may be another one of that number */
     agent_escape(facts.name, name, sizeof name);
     name_user(facts.uid, user);
     json_object_set_new(p, "name", json_string(name));
@@ -104,12 +115,10 @@ static int read_line(const char *pci, const char *name, char *out, size_t size)
 
 void look_place(json_t *gpu, const char *pci)
 {
-    char text[1024];
+    char text[64];
     if (read_line(pci, "numa_node", text, sizeof text) < 0 || atoi(text) < 0)
         return; /* -1: a machine that has but one node, or does not tell */
     json_object_set_new(gpu, "numa", json_integer(atoi(text)));
-    if (read_line(pci, "local_cpulist", text, sizeof text) == 0)
-        json_object_set_new(gpu, "cpus", json_string(text));
 }
 
 /* ---- links ---- */

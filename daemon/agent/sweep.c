@@ -22,6 +22,7 @@
 #define PERIOD_US   10000000
 #define PAUSE_US    1000000
 #define PATIENCE_US 30000000
+#define REAP_US     20000
 #define FRESH_US    5000000   /* what was wanted longer ago is not done any more */
 #define TEXT_MAX    (4 << 20) /* bytes that a child may say */
 
@@ -156,15 +157,24 @@ static void take(struct agent *g, json_t *doc)
     s->held = json_incref(held);
 }
 
-static void forget_child(struct sweep *s)
+/* It has said all, or is to say no more; one that hangs in a file system outlasts SIGKILL, and is
+ * reaped when it goes. */
+static void leave_child(struct sweep *s)
 {
     s->source = sd_event_source_disable_unref(s->source);
     mem_closep(&s->fd);
     s->fd = -1;
-    if (s->pid > 0)
-        waitpid(s->pid, NULL, 0);
-    s->pid = 0;
     buf_done(&s->text);
+}
+
+static void reap(struct agent *g, int64_t now)
+{
+    struct sweep *s = &g->sweep;
+    pid_t r = waitpid(s->pid, NULL, WNOHANG);
+    if (r == 0 || (r < 0 && errno == EINTR))
+        agent_wake_at(g, now + REAP_US);
+    else
+        s->pid = 0;
 }
 
 static int on_output(sd_event_source *source, int fd, uint32_t revents, void *userdata)
@@ -184,7 +194,7 @@ static int on_output(sd_event_source *source, int fd, uint32_t revents, void *us
     if (n > 0)
         kill(s->pid, SIGKILL); /* it says too much */
     json_auto_t *doc = json_loadb(s->text.data ? s->text.data : "", s->text.len, 0, NULL);
-    forget_child(s);
+    leave_child(s);
     take(g, doc);
     return 0;
 }
@@ -206,7 +216,7 @@ static int start(struct agent *g)
         return 0;
     if (pid > 0)
         kill(pid, SIGKILL);
-    forget_child(s);
+    leave_child(s);
     return -1;
 }
 
@@ -214,6 +224,8 @@ void sweep_pump(struct agent *g)
 {
     struct sweep *s = &g->sweep;
     int64_t now = clock_boottime_us();
+    if (s->pid > 0 && s->fd < 0)
+        reap(g, now);
     if (s->pid > 0) {
         if (now - s->started_us >= PATIENCE_US)
             snprintf(s->trouble, sizeof s->trouble,
@@ -247,8 +259,7 @@ void sweep_done(struct agent *g)
     struct sweep *s = &g->sweep;
     if (s->pid > 0)
         kill(s->pid, SIGKILL);
-    s->pid = 0;
-    forget_child(s);
+    leave_child(s);
     json_decref(s->held);
     json_decref(s->removals);
     json_decref(s->told);

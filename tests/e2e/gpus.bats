@@ -28,6 +28,7 @@ on_gpus() { # COUNT COMMAND_JSON
 }
 
 device() { get /v1/nodes/n1 | jq -r ".devices[] | select(.uuid == \"$1\") | $2"; }
+health_is() { [ "$(device "$1" .health)" = "$2" ]; }
 device_is() { [ "$(device "$1" .state)" = "$2" ]; }
 attempt_is() { [ "$(job_field "$1" .attempt)" = "$2" ] && in_state "$1" running; }
 reason_has() { [[ "$(job_field "$1" .reason)" == *"$2"* ]]; }
@@ -98,6 +99,25 @@ reason_has() { [[ "$(job_field "$1" .reason)" == *"$2"* ]]; }
   device GPU-15000000-0000-4000-8000-000000000002 .reason | grep -q "Xid 79"
   rm "$DIR/n1/gpu-failed.GPU-15000000-0000-4000-8000-000000000002"
   until_true 60 attempt_is "$id" 2
+}
+
+# A driver that hangs is no failure of a GPU: nobody can see whether there is one.
+@test "a probe that hangs for longer than it may stops no job, and is no failure" {
+  gpu_agent
+  id=$(submit "$(on_gpus 1 '["sleep", "1000"]')")
+  wait_state "$id" running
+  script '.hang = "memory_v2"'
+  until_true 90 health_is GPU-0-first failed
+  [ "$(device GPU-0-first .code)" = probe_stalled ]
+  waits=$(submit "$(on_gpus 1 '["true"]')")
+  until_true 20 reason_has "$waits" "The probe of this node's GPUs has said nothing for 30 s"
+  in_state "$id" running
+  script 'del(.hang)'
+  until_true 60 health_is GPU-0-first ready
+  wait_end "$waits" succeeded
+  in_state "$id" running
+  [ "$(job_field "$id" .attempt)" = 1 ]
+  [ "$(device GPU-0-first .drain)" = null ]
 }
 
 # The whole path of a training job, with the trainer for GPUs over the emulated CUDA of the tests. The

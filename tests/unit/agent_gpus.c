@@ -325,35 +325,196 @@ static int core_of(const json_t *launch, size_t rank)
     "[{\"rank\": 0, \"device\": 0, \"kind\": \"gpu\", \"uuid\": \"GPU-1\"}, {\"rank\": 1, "        \
     "\"device\": 1, \"kind\": \"gpu\", \"uuid\": \"GPU-2\"}]"
 
-static void test_cores_near_gpus(void **state)
+/* Of GPUs none is bound: whatever its threads do (NCCL's, the loader's) would be on one core. */
+static void test_where_ranks_run(void **state)
 {
     (void)state;
     struct agent g;
     struct err e;
-    static int cores[] = {0, 1, 2, 3, 8, 9, 10, 11};
+    static int cores[] = {8, 9, 10, 11};
     begin(&g, "cores");
     free(g.cores);
     g.cores = mem_alloc(sizeof cores);
     memcpy(g.cores, cores, sizeof cores);
     g.core_count = ARRAY_LEN(cores);
-    look(&g, "[{\"uuid\": \"GPU-1\", \"cpus\": \"8-15,40-47\"}, {\"uuid\": \"GPU-2\", \"cpus\": "
-             "\"8-15,40-47\"}, {\"uuid\": \"GPU-3\"}]");
+    look(&g, "[{\"uuid\": \"GPU-1\"}, {\"uuid\": \"GPU-2\"}]");
     json_auto_t *training = launch_on("{}", TWO_RANKS);
     assert_int_equal(devices_launch(&g, training, &e), 0);
-    assert_int_equal(core_of(training, 0), 8);
-    assert_int_equal(core_of(training, 1), 10);
+    assert_int_equal(core_of(training, 0), -1);
+    assert_int_equal(core_of(training, 1), -1);
     assert_string_equal(json_string_value(json_object_get(training, "trainer")), "/trainer-cuda");
-    json_auto_t *command = launch_on("{\"command\": [\"x\"]}", TWO_RANKS);
-    assert_int_equal(devices_launch(&g, command, &e), 0);
-    assert_int_equal(core_of(command, 0), -1); /* its threads may go anywhere */
-    json_auto_t *unknown =
-        launch_on("{}", "[{\"rank\": 0, \"device\": 2, \"kind\": \"gpu\", \"uuid\": \"GPU-3\"}]");
-    assert_int_equal(devices_launch(&g, unknown, &e), 0);
-    assert_int_equal(core_of(unknown, 0), -1);
     json_auto_t *cpu = launch_on("{}", "[{\"rank\": 0, \"device\": 513, \"kind\": \"cpu\"}]");
     assert_int_equal(devices_launch(&g, cpu, &e), 0);
-    assert_int_equal(core_of(cpu, 0), 1);
+    assert_int_equal(core_of(cpu, 0), 9);
     assert_string_equal(json_string_value(json_object_get(cpu, "trainer")), "/trainer");
+    end(&g);
+}
+
+/* ---- while an attempt has it ---- */
+
+static void lease(struct agent *g, struct attempt *a, struct attempt **list, const char *uuid)
+{
+    *a = (struct attempt){
+        .agent = g, .id = "att_000000000000000000000001", .phase = PHASE_RUNNING, .shim_pidfd = -1};
+    a->gpus = json_pack("[{s:i, s:s}]", "rank", 0, "uuid", uuid);
+    *list = a;
+    g->attempts = list;
+    g->attempt_count = 1;
+}
+
+/* In a container NVML's numbers of processes are not those that we see. */
+static void test_processes_that_are_not_to_be_seen(void **state)
+{
+    (void)state;
+    struct agent g;
+    struct attempt a, *list;
+    static const char unseen[] = "[{\"uuid\": \"GPU-1\", \"processes\": [{\"pid\": 4711}]}]";
+    begin(&g, "unseen");
+    look(&g, ONE);
+    lease(&g, &a, &list, "GPU-1");
+    look(&g, unseen);
+    expect_state(&g, "GPU-1", GPU_READY, "");
+    look(&g, "[{\"uuid\": \"GPU-1\", \"processes\": [{\"pid\": 4711}, {\"pid\": 7, \"name\": "
+             "\"python3\", \"user\": \"ann\"}]}]");
+    expect_state(&g, "GPU-1", GPU_DIRTY, "foreign_process");
+    assert_string_equal(gpumap_find(&g, "GPU-1")->now.reason,
+                        "The process 7 (\"python3\", user ann) uses it and is of no job of this "
+                        "node.");
+    a.phase = PHASE_ENDED;
+    gpus_attempt_ended(&g, &a);
+    look(&g, unseen);
+    look(&g, unseen);
+    expect_state(&g, "GPU-1", GPU_DIRTY, "foreign_process");
+    json_decref(a.gpus);
+    end(&g);
+}
+
+/* Whatever the coordinator believes, after its books were put back to an older state. */
+static void test_one_owner(void **state)
+{
+    (void)state;
+    struct agent g;
+    struct attempt a, *list;
+    struct err e;
+    begin(&g, "owner");
+    look(&g, ONE);
+    lease(&g, &a, &list, "GPU-1");
+    json_auto_t *other =
+        launch_on("{}", "[{\"device\": 0, \"kind\": \"gpu\", \"uuid\": \"GPU-1\"}]");
+    assert_int_equal(devices_launch(&g, other, &e), ERR_CONFLICT);
+    assert_string_equal(e.text, "The GPU GPU-1 of node n1 (device 0) is "
+                                "att_000000000000000000000001's, which runs");
+    a.phase = PHASE_ENDED;
+    assert_int_equal(devices_launch(&g, other, &e), 0);
+    json_decref(a.gpus);
+    end(&g);
+}
+
+/* What is not listed is lost to the coordinator, and its job is stopped. */
+static void test_a_selection_waits_for_jobs(void **state)
+{
+    (void)state;
+    struct agent g;
+    struct attempt a, *list;
+    begin(&g, "selection");
+    look(&g, "[{\"uuid\": \"GPU-1\"}, {\"uuid\": \"GPU-2\"}]");
+    lease(&g, &a, &list, "GPU-1");
+    free(g.options.gpus);
+    g.options.gpus = mem_strdup("none");
+    assert_int_equal(gpus_count(&g), 1);
+    a.phase = PHASE_ENDED;
+    assert_int_equal(gpus_count(&g), 0);
+    json_decref(a.gpus);
+    end(&g);
+}
+
+/* ---- what lies on the disk ---- */
+
+static void write_state(const char *name, const char *file, const char *text)
+{
+    CLEANUP(mem_freep) char *folder = mem_printf("%s/%s", dir, name);
+    CLEANUP(mem_freep) char *path = mem_printf("%s/%s", folder, file);
+    file_mkdirs(folder, 0700, NULL);
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void test_damaged_maps(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "",
+        "[]",
+        "{\"next\": 1}",
+        "{\"gpus\": []}",
+        "{\"next\": -1, \"gpus\": []}",
+        "{\"next\": 513, \"gpus\": []}",
+        "{\"next\": 4294967296, \"gpus\": []}",
+        "{\"next\": 1, \"gpus\": [{\"uuid\": \"GPU-1\", \"index\": -1}]}",
+        "{\"next\": 1, \"gpus\": [{\"uuid\": \"GPU-1\", \"index\": 0, \"memory_bytes\": -5}]}",
+        "{\"next\": 1, \"gpus\": [{\"uuid\": \"GPU-1\", \"index\": 0, \"name\": \"\\u00e9\"}]}",
+        "{\"next\": 1, \"gpus\": [{\"uuid\": \"GPU-1\", \"index\": 0, \"mig_of\": \"a b\"}]}",
+    };
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        struct err e = {0};
+        CLEANUP(mem_freep) char *name = mem_printf("damaged-%zu", i);
+        struct agent g = {.gpus.probe.to_fd = -1};
+        g.options.state_dir = mem_printf("%s/%s", dir, name);
+        write_state(name, "devices.json", texts[i]);
+        if (devices_find(&g, &e) != ERR_CORRUPT)
+            fail_msg("%s was taken", texts[i]);
+        assert_non_null(strstr(e.text, "leases go by the numbers in it"));
+        end(&g);
+    }
+}
+
+/* Whatever it says: somebody wrote that the GPU has failed. */
+static void test_a_damaged_failure_is_one(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"", "{", "[]", "{\"code\": 7}",
+                                        "{\"boot_id\": \"boot\", \"code\": \"xid\"}"};
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        struct agent g;
+        CLEANUP(mem_freep) char *name = mem_printf("latch-%zu", i);
+        CLEANUP(mem_freep) char *file = mem_printf("%s/%s/gpu-failed.GPU-1", dir, name);
+        write_state(name, "gpu-failed.GPU-1", texts[i]);
+        begin(&g, name);
+        look(&g, ONE);
+        expect_state(&g, "GPU-1", GPU_FAILED, "xid");
+        assert_int_equal(unlink(file), 0);
+        look(&g, ONE);
+        look(&g, ONE);
+        expect_state(&g, "GPU-1", GPU_READY, "");
+        end(&g);
+    }
+}
+
+/* A first GPU whose number could not be written takes none from jobs on CPUs later. */
+static void test_a_number_that_was_not_saved(void **state)
+{
+    (void)state;
+    struct agent g;
+    struct attempt a = {.agent = &g, .phase = PHASE_RUNNING, .on_cpus = 1, .shim_pidfd = -1};
+    struct attempt *list = &a;
+    CLEANUP(mem_freep) char *path = mem_printf("%s/unsaved/devices.json", dir);
+    begin(&g, "unsaved");
+    file_mkdirs(path, 0700, NULL); /* in the file's place */
+    look(&g, ONE);
+    assert_int_equal(gpus_count(&g), 0);
+    assert_int_equal(g.cpu_first, 0);
+    g.attempts = &list;
+    g.attempt_count = 1;
+    assert_int_equal(rmdir(path), 0);
+    look(&g, ONE);
+    assert_int_equal(gpus_count(&g), 0);
+    assert_int_equal(g.cpu_first, 0);
+    g.attempt_count = 0;
+    look(&g, ONE);
+    assert_int_equal(gpus_count(&g), 1);
+    assert_int_equal(g.cpu_first, GPUS_MAX);
     end(&g);
 }
 
@@ -401,7 +562,13 @@ int main(void)
         cmocka_unit_test(test_what_idle_is),
         cmocka_unit_test(test_xids),
         cmocka_unit_test(test_xid_of_a_split_card),
-        cmocka_unit_test(test_cores_near_gpus),
+        cmocka_unit_test(test_where_ranks_run),
+        cmocka_unit_test(test_processes_that_are_not_to_be_seen),
+        cmocka_unit_test(test_one_owner),
+        cmocka_unit_test(test_a_selection_waits_for_jobs),
+        cmocka_unit_test(test_damaged_maps),
+        cmocka_unit_test(test_a_damaged_failure_is_one),
+        cmocka_unit_test(test_a_number_that_was_not_saved),
         cmocka_unit_test(test_wrong_launches),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
