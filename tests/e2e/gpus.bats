@@ -107,17 +107,17 @@ reason_has() { [[ "$(job_field "$1" .reason)" == *"$2"* ]]; }
   id=$(submit "$(on_gpus 1 '["sleep", "1000"]')")
   wait_state "$id" running
   script '.hang = "memory_v2"'
-  until_true 90 health_is GPU-0-first failed
-  [ "$(device GPU-0-first .code)" = probe_stalled ]
+  until_true 90 health_is GPU-0f000000-0000-4000-8000-000000000001 failed
+  [ "$(device GPU-0f000000-0000-4000-8000-000000000001 .code)" = probe_stalled ]
   waits=$(submit "$(on_gpus 1 '["true"]')")
   until_true 20 reason_has "$waits" "The probe of this node's GPUs has said nothing for 30 s"
   in_state "$id" running
   script 'del(.hang)'
-  until_true 60 health_is GPU-0-first ready
+  until_true 60 health_is GPU-0f000000-0000-4000-8000-000000000001 ready
   wait_end "$waits" succeeded
   in_state "$id" running
   [ "$(job_field "$id" .attempt)" = 1 ]
-  [ "$(device GPU-0-first .drain)" = null ]
+  [ "$(device GPU-0f000000-0000-4000-8000-000000000001 .drain)" = null ]
 }
 
 # The whole path of a training job, with the trainer for GPUs over the emulated CUDA of the tests. The
