@@ -93,7 +93,7 @@ struct device {
     int64_t numa;              /* -1: not told */
     struct device_link *links;
     size_t link_count;
-    json_t *said; /* all of that, as its node wrote it */
+    json_t *said; /* all of that, as it is stored */
 
     enum device_state state;
     char code[DEVICE_CODE_MAX + 1];

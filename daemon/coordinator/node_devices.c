@@ -124,6 +124,25 @@ static int check_texts(size_t i, const char *name, const char *uuid, const char 
     return 0;
 }
 
+/* As it is kept: what is known of it, and nothing else that its node may have written. */
+static json_t *device_written(const struct device *d)
+{
+    json_t *o = json_pack("{s:I, s:s, s:I, s:s, s:s, s:s, s:I, s:s, s:s, s:s, s:s}", "index",
+                          (json_int_t)d->index, "kind", device_kind_name(d->kind), "memory_bytes",
+                          (json_int_t)d->memory, "name", d->name, "uuid", d->uuid, "pci", d->pci,
+                          "numa", (json_int_t)d->numa, "mig_of", d->mig_of, "state",
+                          device_state_name(d->state), "code", d->code, "reason", d->reason);
+    json_t *links = json_array();
+    for (size_t i = 0; i < d->link_count; i++)
+        json_array_append_new(links,
+                              json_pack("{s:s, s:s, s:I}", "uuid", d->links[i].uuid, "kind",
+                                        d->links[i].kind, "count", (json_int_t)d->links[i].count));
+    json_object_set_new(o, "links", links);
+    if (d->absent)
+        json_object_set_new(o, "absent", json_true());
+    return o;
+}
+
 static int parse_device(const json_t *doc, size_t i, struct device *d, struct err *e)
 {
     json_int_t index, memory = 0, numa = -1;
@@ -158,10 +177,12 @@ static int parse_device(const json_t *doc, size_t i, struct device *d, struct er
     mem_replace(&d->mig_of, mig_of);
     mem_replace(&d->reason, reason);
     snprintf(d->code, sizeof(d->code), "%s", code);
-    d->said = json_incref((json_t *)doc);
     for (int f = 0; f < FIGURE__MAX; f++)
         d->figures[f] = NAN;
-    return parse_links(links, i, d, e);
+    int rc = parse_links(links, i, d, e);
+    if (rc == 0)
+        d->said = device_written(d);
+    return rc;
 }
 
 /* ---- the list ---- */

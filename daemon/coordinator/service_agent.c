@@ -153,8 +153,8 @@ static int node_joins(struct sync *s, struct err *e)
     coordinator_wish(c, s->node);
     log_event(LOG_LEVEL_INFO, "node_joined", "node=%s devices=%zu", s->name, s->node->device_count);
     return job_event(c->store, "node_joined", NULL, s->name,
-                     json_pack("{s:s, s:s, s:O}", "boot_id", s->boot_id, "version", s->version,
-                               "devices", s->devices),
+                     json_pack("{s:s, s:s, s:o}", "boot_id", s->boot_id, "version", s->version,
+                               "devices", json_loads(s->node->devices_text, 0, NULL)),
                      c->wall_us, e);
 }
 

@@ -470,6 +470,27 @@ static void test_damaged_maps(void **state)
     }
 }
 
+/* An operator who knows why a GPU holds memory says so in the map. */
+static void test_a_baseline_that_was_raised(void **state)
+{
+    (void)state;
+    struct agent g;
+    static const char holds[] = "[{\"uuid\": \"GPU-1\", \"memory_used_bytes\": 9000000000}]";
+    begin(&g, "raised");
+    look(&g, holds);
+    expect_state(&g, "GPU-1", GPU_DIRTY, "memory_held");
+    end(&g);
+    write_state("raised", "devices.json",
+                "{\"next\": 1, \"gpus\": [{\"uuid\": \"GPU-1\", \"index\": 0, \"baseline_bytes\": "
+                "9000000000, \"boot_id\": \"boot\"}]}");
+    begin(&g, "raised");
+    look(&g, holds);
+    expect_state(&g, "GPU-1", GPU_READY, "");
+    look(&g, "[{\"uuid\": \"GPU-1\", \"memory_used_bytes\": 9900000000}]");
+    expect_state(&g, "GPU-1", GPU_DIRTY, "memory_held");
+    end(&g);
+}
+
 /* Whatever it says: somebody wrote that the GPU has failed. */
 static void test_a_damaged_failure_is_one(void **state)
 {
@@ -567,6 +588,7 @@ int main(void)
         cmocka_unit_test(test_one_owner),
         cmocka_unit_test(test_a_selection_waits_for_jobs),
         cmocka_unit_test(test_damaged_maps),
+        cmocka_unit_test(test_a_baseline_that_was_raised),
         cmocka_unit_test(test_a_damaged_failure_is_one),
         cmocka_unit_test(test_a_number_that_was_not_saved),
         cmocka_unit_test(test_wrong_launches),

@@ -496,6 +496,35 @@ static void instances_wait_for_what_has_the_whole(void **state)
 }
 
 /* ---- many, and at once ---- */
+/* What an agent writes beside it is not kept. */
+static void a_device_is_kept_as_it_is_known(void **state)
+{
+    (void)state;
+    json_auto_t *list = gpus("n1", 2);
+    link_gpus(list, 0, 1, 4);
+    CLEANUP(mem_freep) char *junk = mem_zalloc(100001);
+    memset(junk, 'x', 100000);
+    json_t *first = json_array_get(list, 0);
+    json_object_set_new(first, "junk", json_string(junk));
+    json_object_set_new(json_array_get(json_object_get(first, "links"), 0), "junk",
+                        json_string(junk));
+    gpus_say("n1", list, NULL);
+    assert_true(strlen(nodes_find(&c->nodes, "n1")->devices_text) < 1000);
+    restart();
+    expect_device("n1", 0, "uuid", "GPU-n1-0");
+    const struct device *d = &nodes_find(&c->nodes, "n1")->devices[0];
+    assert_int_equal(d->link_count, 1);
+    assert_string_equal(d->links[0].uuid, "GPU-n1-1");
+    assert_int_equal(d->links[0].count, 4);
+    assert_int_equal(d->memory, 80 * GIB);
+    struct service_reply r;
+    service_reply_init(&r);
+    assert_int_equal(service_event_list(c, NULL, 0, 1000, &r), 0);
+    CLEANUP(mem_freep) char *events = json_dumps(r.body, JSON_COMPACT);
+    assert_true(strlen(events) < 10000);
+    service_reply_done(&r);
+}
+
 static void states_that_flip_within_a_turn(void **state)
 {
     (void)state;
@@ -561,6 +590,7 @@ int main(void)
         T(one_uuid_twice_on_a_node_is_refused),
         T(a_gpu_and_its_instances_are_not_both_used),
         T(instances_wait_for_what_has_the_whole),
+        T(a_device_is_kept_as_it_is_known),
         T(states_that_flip_within_a_turn),
         T(a_thousand_gpus),
     };
