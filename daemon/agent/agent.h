@@ -186,6 +186,8 @@ json_t *devices_trainers(const struct agent *g);  /* ["cpu", "cuda"]; a new refe
 int devices_core(const struct agent *g, int64_t device);
 /* Notes which devices of this node the ranks of a launch document have. */
 void devices_take(struct attempt *a, const json_t *ranks);
+/* Whether its GPUs may be used still: an agent may have died between the document and the shim. */
+int devices_check(const struct attempt *a, struct err *e);
 /* Adds what only this node knows of the ranks' devices to the coordinator's document: "cpu" and
  * "trainer". ERR_CONFLICT where a device is not the one that is meant, or not clean. */
 int devices_launch(const struct agent *g, json_t *launch, struct err *e);

@@ -305,7 +305,7 @@ void attempt_want(struct attempt *a)
     a->wanted = 1;
     if (a->phase != PHASE_LAUNCHING || a->shim_pidfd >= 0 || a->stopping || !a->has_dir)
         return;
-    if (start_shim(a, &e) < 0)
+    if (devices_check(a, &e) < 0 || start_shim(a, &e) < 0)
         not_begun(a, &e);
 }
 

@@ -175,13 +175,38 @@ void devices_take(struct attempt *a, const json_t *ranks)
     }
 }
 
+static int check_ready(const struct agent *g, const struct gpu *d, struct err *e)
+{
+    struct gpu_finding f;
+    gpu_report(g, d, &f);
+    if (f.state == GPU_READY)
+        return 0;
+    return err_set(e, ERR_CONFLICT, "The GPU %s of node %s (device %d) is %s: %.300s", d->uuid,
+                   g->options.name, d->index, gpu_state_name(f.state), f.reason);
+}
+
+int devices_check(const struct attempt *a, struct err *e)
+{
+    json_t *rank;
+    size_t i;
+    int r = 0;
+    json_array_foreach(a->gpus, i, rank)
+    {
+        const struct gpu *d = gpumap_find(a->agent, text_of(rank, "uuid"));
+        if (r == 0)
+            r = d ? check_ready(a->agent, d, e)
+                  : err_set(e, ERR_CONFLICT, "Node %s offers no GPU %.95s", a->agent->options.name,
+                            text_of(rank, "uuid"));
+    }
+    return r;
+}
+
 static int check_gpu(const struct agent *g, const json_t *rank, struct err *e)
 {
     const char *uuid = text_of(rank, "uuid");
     const struct attempt *lessee = gpu_lessee(g, uuid, NULL);
     json_int_t index = json_integer_value(json_object_get(rank, "device"));
     const struct gpu *d = gpumap_find(g, uuid);
-    struct gpu_finding f;
     if (!d || !gpus_offered(g, d))
         return err_set(e, ERR_CONFLICT, "Node %s offers no GPU %.95s", g->options.name, uuid);
     if (d->index != index)
@@ -190,11 +215,7 @@ static int check_gpu(const struct agent *g, const json_t *rank, struct err *e)
     if (lessee) /* a coordinator whose books were put back to what they were */
         return err_set(e, ERR_CONFLICT, "The GPU %s of node %s (device %d) is %s's, which runs",
                        uuid, g->options.name, d->index, lessee->id);
-    gpu_report(g, d, &f);
-    if (f.state != GPU_READY)
-        return err_set(e, ERR_CONFLICT, "The GPU %s of node %s (device %d) is %s: %.300s", uuid,
-                       g->options.name, d->index, gpu_state_name(f.state), f.reason);
-    return 0;
+    return check_ready(g, d, e);
 }
 
 static int place_rank(const struct agent *g, json_t *rank, struct err *e)

@@ -246,6 +246,25 @@ has_probe() { [ -n "$(probe_pid)" ]; }
     [ ! -e "$T/state/attempts/$A/launch.json" ]
 }
 
+@test "a GPU that became dirty while the agent was dead, between the launch document and the shim" {
+    start_gpu_agent
+    wait_for 20 agent_ready
+    kill_agent
+    rm "$T/c/last.json"
+    mkdir -m 711 "$T/state/attempts/$A"
+    launch_on "$A" '["true"]' "$G0" | jq -c --arg b "$boot" '.boot_id = $b' >"$T/state/attempts/$A/launch.json"
+    sleep 1000 3>&- &
+    PIDS+=("$!")
+    script ".devices[0].processes = [[$!, 2147483648]]"
+    want_run "$A" "$(launch_on "$A" '["true"]' "$G0")"
+    start_gpu_agent
+    wait_for 20 seen_state "$A" ended
+    [ "$(seen_field "$A" exit.code)" = spawn_failed ]
+    [ "$(seen_field "$A" exit.retryable)" = true ]
+    [[ "$(seen_field "$A" exit.reason)" == "The GPU $G0 of node n1 (device 0) is dirty: The process "* ]]
+    [ "$(grep -c ' shim_started ' "$T/agent.log")" = 0 ]
+}
+
 @test "a process of a job on a GPU that it was not given" {
     start_gpu_agent
     wait_for 20 agent_ready
