@@ -302,7 +302,7 @@ clean:
 ## make check-gpu     everything that needs a GPU, in 8 minutes, on a machine that has one
 ## make gpu-kit       what such a machine needs of this one, if nothing can be installed there
 # Tests of the verbs on the GPU itself.
-CUDA_TESTS = $(patsubst tests/unit/%.c,$(BUILD)/cuda-tests/%,$(wildcard tests/unit/cuda_*.c)) $(BUILD)/cuda-tests/run_job
+CUDA_TESTS = $(addprefix $(BUILD)/cuda-tests/,$(shell cat tests/gpu/one-gpu-tests)) $(BUILD)/cuda-tests/run_job
 cuda-tests: $(CUDA_TESTS)
 cuda_test_libs = $(BUILD)/libtrainer-cuda.a $(call lib,trainer) $(BELOW)
 $(BUILD)/cuda-tests/run_job: $(BUILD)/tests/gpu/run_job.o $(cuda_test_libs)
@@ -312,7 +312,7 @@ $(BUILD)/cuda-tests/run_job: $(BUILD)/tests/gpu/run_job.o $(cuda_test_libs)
 $(BUILD)/cuda-tests/%: $(BUILD)/tests/unit/%.o $(cuda_test_libs)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CXX) $(LDFLAGS_) -o $@ $^ $(CUDA_LIBS) $(ALL_LIBS)
+	$(Q)$(CXX) $(LDFLAGS_) $(CUDA_BACKEND) -o $@ $^ $(CUDA_LIBS) $(ALL_LIBS)
 check-gpu:
 	@scripts/check-gpu.sh $(OUT)
 

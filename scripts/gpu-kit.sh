@@ -8,11 +8,10 @@ kit=${1:?a folder below the project}
 # for make, which takes $$ for $, and then for the shell
 runpath="-Wl,--disable-new-dtags,-rpath,'\$\$ORIGIN/lib',-rpath,'\$\$ORIGIN/../../lib'"
 programs="trainyardd trainyard-agent trainyard-shim trainyard-trainer trainyard tests/gpu/run_job"
-tests=$(find tests/unit -name 'cuda_*.c' -exec basename {} .c \;)
 
 make --no-print-directory CUDA=0 BUILD="$kit" deps-test
 objects=""
-for t in $tests; do objects+=" $kit/tests/unit/$t.o"; done
+while read -r t; do objects+=" $kit/tests/unit/$t.o"; done <tests/gpu/one-gpu-tests
 targets=""
 for p in $programs; do targets+=" $kit/$p"; done
 # shellcheck disable=SC2086
