@@ -248,7 +248,7 @@ units:
 
 build-tests: $$(UNIT_BINS) $$(TEST_TOOLS) $$(BUILD)/trainyard-trainer $$(BUILD)/emu/trainyard-trainer-cuda $$(FAKE_NVML) $(BUILD)/emu/trainyard-trainer-cuda
 
-## make all           the five programs, into build/
+## make all           the programs, into build/; that for GPUs too where there is an nvcc
 demo: all
 	@BUILD=$(BUILD) scripts/demo.sh
 

@@ -308,6 +308,35 @@ int gpus_count(const struct agent *g)
     return n;
 }
 
+/* 1 if the node has, or has had, one that the first `n` bytes of `uuid` name. */
+static int is_known(const struct agent *g, const char *uuid, size_t n)
+{
+    for (int i = 0; i < g->gpus.count; i++) {
+        const struct gpu *d = &g->gpus.items[i];
+        if ((strlen(d->uuid) == n && memcmp(d->uuid, uuid, n) == 0) ||
+            (strlen(d->mig_of) == n && memcmp(d->mig_of, uuid, n) == 0))
+            return 1;
+    }
+    return 0;
+}
+
+void gpus_unknown(const struct agent *g, char *out, size_t size)
+{
+    const char *list = g->options.gpus;
+    out[0] = '\0';
+    if (!g->gpus.settled || strcmp(list, "auto") == 0 || strcmp(list, "none") == 0)
+        return;
+    for (const char *p = list; *p && !out[0]; p += strspn(p, ",")) {
+        size_t n = strcspn(p, ",");
+        if (!is_known(g, p, n))
+            snprintf(out, size,
+                     "Its --gpus names %.*s, which it has not; %s (nvidia-smi -L lists the UUIDs).",
+                     n < 100 ? (int)n : 100, p,
+                     g->gpus.without[0] ? g->gpus.without : "no GPU here has that UUID");
+        p += n;
+    }
+}
+
 void gpu_report(const struct agent *g, const struct gpu *d, struct gpu_finding *ret)
 {
     const struct gpus *s = &g->gpus;

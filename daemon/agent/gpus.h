@@ -124,7 +124,9 @@ void gpus_to_json(const struct agent *g, json_t *devices);
 json_t *gpus_telemetry(const struct agent *g); /* NULL: none */
 const char *gpu_state_name(enum gpu_state state);
 int gpus_count(const struct agent *g); /* offered */
-void gpus_news(struct agent *g);       /* the coordinator is to hear of it at once */
+/* Why --gpus cannot be right: it names one that the node never had. "" where it can be. */
+void gpus_unknown(const struct agent *g, char *out, size_t size);
+void gpus_news(struct agent *g); /* the coordinator is to hear of it at once */
 
 /* ---- probe.c ---- */
 void gpus_pump(struct agent *g);

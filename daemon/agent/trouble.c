@@ -63,6 +63,8 @@ void trouble_pump(struct agent *g)
         if (now >= g->no_space_until_us && statvfs(g->options.state_dir, &fs) == 0) {
             trouble_of_disk("state directory", g->options.state_dir, &fs, g->trouble[0] != '\0',
                             text);
+            if (!text[0])
+                gpus_unknown(g, text, sizeof text);
             set(g, text[0] ? text : g->sweep.trouble);
         }
     }

@@ -428,6 +428,28 @@ static void test_a_selection_waits_for_jobs(void **state)
     end(&g);
 }
 
+static void test_a_selection_that_names_none(void **state)
+{
+    (void)state;
+    struct agent g;
+    char text[TROUBLE_SIZE];
+    begin(&g, "mistyped");
+    look(&g, "[{\"uuid\": \"GPU-1\"}, {\"uuid\": \"GPU-2\"}]");
+    g.gpus.settled = 1;
+    gpus_unknown(&g, text, sizeof text);
+    assert_string_equal(text, "");
+    free(g.options.gpus);
+    g.options.gpus = mem_strdup("GPU-2,GPU-1");
+    gpus_unknown(&g, text, sizeof text);
+    assert_string_equal(text, "");
+    free(g.options.gpus);
+    g.options.gpus = mem_strdup("GPU-2,GPU-");
+    gpus_unknown(&g, text, sizeof text);
+    assert_string_equal(text, "Its --gpus names GPU-, which it has not; no GPU here has that UUID "
+                              "(nvidia-smi -L lists the UUIDs).");
+    end(&g);
+}
+
 /* ---- what lies on the disk ---- */
 
 static void write_state(const char *name, const char *file, const char *text)
@@ -589,6 +611,7 @@ int main(void)
         cmocka_unit_test(test_a_selection_waits_for_jobs),
         cmocka_unit_test(test_damaged_maps),
         cmocka_unit_test(test_a_baseline_that_was_raised),
+        cmocka_unit_test(test_a_selection_that_names_none),
         cmocka_unit_test(test_a_damaged_failure_is_one),
         cmocka_unit_test(test_a_number_that_was_not_saved),
         cmocka_unit_test(test_wrong_launches),
