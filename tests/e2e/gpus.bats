@@ -120,6 +120,33 @@ reason_has() { [[ "$(job_field "$1" .reason)" == *"$2"* ]]; }
   [ "$(device GPU-0f000000-0000-4000-8000-000000000001 .drain)" = null ]
 }
 
+succeeded() { [ "$(get '/v1/jobs?state=succeeded' | jq '.jobs | length')" -ge "$1" ]; }
+
+@test "coordinator and agent are killed again and again: no GPU has two owners, and no job is lost" {
+  gpu_agent
+  mkdir "$DIR/owned"
+  ids=()
+  for i in 1 2 3 4 5 6 7 8 9 10; do
+    ids+=("$(submit "$(on_gpus 1 "$(jq -nc --arg d "$DIR" '["sh", "-c",
+      "cd \($d)/owned && mkdir $CUDA_VISIBLE_DEVICES || { echo $CUDA_VISIBLE_DEVICES >>../doubled; exit 1; }
+       sleep 1; rmdir $CUDA_VISIBLE_DEVICES"]')")")")
+  done
+  for i in 1 2 3 4; do
+    until_true 60 succeeded $((2 * i - 1))
+    kill -KILL "$COORDINATOR"
+    [ $((i % 2)) = 0 ] || { kill -KILL "$AGENT" && wait_gone "$AGENT" 10; }
+    wait_gone "$COORDINATOR" 10
+    start_coordinator
+    [ $((i % 2)) = 0 ] || gpu_agent
+  done
+  for id in "${ids[@]}"; do
+    wait_end "$id" succeeded
+    [ "$(job_field "$id" .attempt)" = 1 ]
+  done
+  [ ! -e "$DIR/doubled" ]
+  [ -z "$(ls "$DIR/owned")" ]
+}
+
 # The whole path of a training job, with the trainer for GPUs over the emulated CUDA of the tests. The
 # model is a smooth one: on two ranks products round otherwise, and a relu at its kink would show it.
 @test "a training job on GPUs has the losses of the reference" {

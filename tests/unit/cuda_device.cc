@@ -194,26 +194,26 @@ static int sees_two(void)
 
 static int sees_none(void)
 {
-    MUST(open_says(ERR_UNAVAILABLE, "CUDA sees no GPU"));
-    MUST(open_says(ERR_UNAVAILABLE, "CUDA_VISIBLE_DEVICES is \"\""));
+    MUST(open_says(ERR_IO, "CUDA sees no GPU"));
+    MUST(open_says(ERR_IO, "CUDA_VISIBLE_DEVICES is \"\""));
     return 0;
 }
 
 static int has_an_old_driver(void)
 {
-    MUST(open_says(ERR_UNAVAILABLE, "driver"));
+    MUST(open_says(ERR_IO, "driver"));
     return 0;
 }
 
 static int is_busy(void)
 {
-    MUST(open_says(ERR_UNAVAILABLE, "taken by another process, or its compute mode"));
+    MUST(open_says(ERR_IO, "taken by another process, or its compute mode"));
     return 0;
 }
 
 static int is_full_already(void)
 {
-    MUST(open_says(ERR_UNAVAILABLE, "bytes free for the work of the verbs"));
+    MUST(open_says(ERR_NO_MEMORY, "bytes free for the work of the verbs"));
     return 0;
 }
 

@@ -30,11 +30,11 @@ static int say_driver(cudaError_t r, struct err *e)
     int driver = 0;
     char had[16], built[16];
     if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
-        return err_set(e, ERR_UNAVAILABLE,
+        return err_set(e, ERR_IO,
                        "There is no NVIDIA driver here (%s): install one that knows CUDA %s, or "
                        "train on the CPU with \"device\": \"cpu\".",
                        cudaGetErrorString(r), version_words(CUDART_VERSION, built));
-    return err_set(e, ERR_UNAVAILABLE,
+    return err_set(e, ERR_IO,
                    "The NVIDIA driver knows CUDA %s, and this program was built with CUDA %s (%s): "
                    "a driver of the same major version or later works.",
                    version_words(driver, had), version_words(CUDART_VERSION, built),
@@ -44,7 +44,7 @@ static int say_driver(cudaError_t r, struct err *e)
 static int say_none(cudaError_t r, struct err *e)
 {
     char words[160];
-    return err_set(e, ERR_UNAVAILABLE,
+    return err_set(e, ERR_IO,
                    "CUDA sees no GPU (%s; %s): nvidia-smi -L lists the UUIDs that "
                    "CUDA_VISIBLE_DEVICES may name.",
                    r == cudaSuccess ? "0 devices" : cudaGetErrorString(r), visible_words(words));
@@ -82,12 +82,12 @@ static int say_refused(cudaError_t r, struct err *e)
     char words[160];
     cudaGetLastError();
     if (r == cudaErrorDevicesUnavailable)
-        return err_set(e, ERR_UNAVAILABLE,
+        return err_set(e, ERR_IO,
                        "The GPU is taken by another process, or its compute mode lets none in "
                        "(nvidia-smi -q -d COMPUTE,PIDS says which; %s).",
                        visible_words(words));
     if (r == cudaErrorMemoryAllocation)
-        return err_set(e, ERR_UNAVAILABLE,
+        return err_set(e, ERR_IO,
                        "The GPU has not even the memory to begin with: other processes hold it "
                        "(nvidia-smi lists them; %s).",
                        visible_words(words));
