@@ -273,12 +273,12 @@ static int limits_program(void)
     MUST(LAUNCH(idle, 1, dim3(1, 1, 65), 0, 0) == cudaErrorInvalidConfiguration);
     MUST(LAUNCH(idle, dim3(1, 65536), 1, 0, 0) == cudaErrorInvalidConfiguration);
     OK(LAUNCH(idle, dim3(1, 65535), 1, 0, 0));
-    OK(LAUNCH(idle, 70000, 1, 48 << 10, 0));
-    MUST(LAUNCH(idle, 1, 32, (48 << 10) + 1, 0) == cudaErrorInvalidValue);
+    OK(LAUNCH(idle, 70000, 1, 47 << 10, 0));
+    MUST(LAUNCH(idle, 1, 32, (47 << 10) + 1, 0) == cudaErrorInvalidValue);
     MUST(cudaFuncSetAttribute(idle, cudaFuncAttributeMaxDynamicSharedMemorySize, 228 << 10) ==
          cudaErrorInvalidValue);
-    OK(cudaFuncSetAttribute(idle, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10));
-    OK(LAUNCH(idle, 1, 32, 227 << 10, 0));
+    OK(cudaFuncSetAttribute(idle, cudaFuncAttributeMaxDynamicSharedMemorySize, 226 << 10));
+    OK(LAUNCH(idle, 1, 32, 226 << 10, 0));
     int v = 0;
     void *a[] = {&v};
     MUST(cudaLaunchKernel(reinterpret_cast<const void *>(never_known), 1, 1, a, 0, NULL) ==

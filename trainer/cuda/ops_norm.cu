@@ -113,8 +113,7 @@ __global__ static void normalize_chunks_backward(backward a, int64_t chunk, floa
     }
 }
 
-#define CHUNKS      512
-#define SHARED_MOST ((size_t)48 << 10) /* of a block, without asking */
+#define CHUNKS 512
 
 static size_t shared_bytes(int64_t cols, int teams)
 {
@@ -130,7 +129,7 @@ static void backward_at_once(const backward &a, const columns_to_floats<2> &to)
     float *parts =
         static_cast<float *>(device_scratch(static_cast<size_t>(chunks) * shared_bytes(a.cols, 1)));
     dim3 grid(static_cast<unsigned>(chunks));
-    if (shared_bytes(a.cols, WARPS) <= SHARED_MOST)
+    if (shared_bytes(a.cols, WARPS) <= TAPE_SHARED)
         TAPE_LAUNCH(normalize_chunks_backward<warp_team>, grid, TAPE_THREADS,
                     shared_bytes(a.cols, WARPS), a, chunk, parts);
     else
@@ -147,7 +146,7 @@ void cuda_normalize_backward(int64_t rows, int64_t cols, const float *x, const f
     backward a = {rows, cols, x, stats, gamma, dy, dx};
     columns_to_floats<2> to = {{d_gamma, d_beta}, accumulate};
     int has_sums = d_gamma || d_beta, has_rows = rows > 0 && cols > 0;
-    if (has_sums && dx && has_rows && shared_bytes(cols, 1) <= SHARED_MOST) {
+    if (has_sums && dx && has_rows && shared_bytes(cols, 1) <= TAPE_SHARED) {
         backward_at_once(a, to);
     } else {
         if (has_sums)
