@@ -286,6 +286,7 @@ cudaError_t emu_wait(emu_guard &g, const emu_mark &m)
 {
     while (m && !m->is_done)
         emu.done.wait(g);
+    emu.waited_at = emu_now_ms();
     return emu.broken;
 }
 
@@ -298,6 +299,7 @@ cudaError_t emu_wait_all(emu_guard &g)
     }
     for (const emu_mark &m : all)
         emu_wait(g, m);
+    emu.waited_at = emu_now_ms();
     return emu.broken;
 }
 

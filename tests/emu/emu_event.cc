@@ -58,6 +58,7 @@ extern "C" cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
         return emu_result(r);
     event->capture_id = 0;
     event->nodes.clear();
+    event->recorded_at = emu_now_ms();
     if (!s->capture)
         return emu_result(
             emu_submit(s, {cudaGraphNodeTypeEmpty, "an event", nothing, NULL}, &event->mark));
@@ -100,11 +101,19 @@ static cudaError_t to_ask(emu_guard &g, cudaEvent_t event, const char *kind)
     return r;
 }
 
+/* A GPU is never as quick as the next call of its host, unless that one has waited. */
+#define EARLIEST_MS 0.005
+
+static int is_early(cudaEvent_t e)
+{
+    return emu.waited_at < e->recorded_at && emu_now_ms() - e->recorded_at < EARLIEST_MS;
+}
+
 extern "C" cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     emu_guard g(emu.lock);
     cudaError_t r = to_ask(g, event, "QUERY");
-    if (r == cudaSuccess && event->mark && !event->mark->is_done)
+    if (r == cudaSuccess && event->mark && (!event->mark->is_done || is_early(event)))
         r = cudaErrorNotReady;
     return emu_result(r);
 }

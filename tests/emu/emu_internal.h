@@ -64,6 +64,7 @@ struct CUevent_st {
     unsigned flags;
     int device;
     emu_mark mark;       /* of the last record */
+    double recorded_at;  /* milliseconds */
     uint64_t capture_id; /* recorded in a capture, not 0 */
     std::vector<cudaGraphNode_t> nodes;
 };
@@ -98,6 +99,7 @@ struct emu_state {
     std::vector<emu_capture *> captures;
     std::vector<cudaStream_t> legacy; /* by device */
     uint64_t next_id;
+    double waited_at; /* milliseconds: the last time that a call waited for work */
     int is_started;
     std::atomic<cudaError_t> broken;
     std::atomic<int> is_forked; /* from a process whose device had begun to work */

@@ -195,4 +195,7 @@ void nccl_leave(struct nccl_world *w)
         r = w->hosts->verbs->barrier(w->hosts, &e);
     if (r < 0)
         nccl_end(w, &e);
+    /* From here on nobody is waited for: others may be gone for good, and lanes are freed. */
+    device_watch(NULL, NULL);
+    w->lane_count = 0;
 }
