@@ -50,15 +50,22 @@ void nccl_lane_settle(struct nccl_lane *l, uint64_t call, cudaStream_t stream)
         device_ok(cudaStreamWaitEvent(stream, l->done[i % LANE_MARKS], 0), "wait for an event");
 }
 
+static int has_happened(cudaEvent_t event)
+{
+    cudaError_t r = cudaEventQuery(event);
+    if (r == cudaErrorNotReady)
+        cudaGetLastError(); /* it is remembered as an error */
+    return r == cudaSuccess;
+}
+
 int nccl_lane_look(struct nccl_lane *l, int *ret_waits)
 {
     uint64_t before = l->finished;
     if (l->asked - l->finished > LANE_MARKS)
         l->finished = l->asked - LANE_MARKS;
-    while (l->finished < l->asked &&
-           cudaEventQuery(l->done[l->finished % LANE_MARKS]) == cudaSuccess)
+    while (l->finished < l->asked && has_happened(l->done[l->finished % LANE_MARKS]))
         l->finished++;
-    if (l->finished < l->asked && cudaEventQuery(l->begun[l->finished % LANE_MARKS]) == cudaSuccess)
+    if (l->finished < l->asked && has_happened(l->begun[l->finished % LANE_MARKS]))
         *ret_waits = 1;
     return l->finished != before;
 }

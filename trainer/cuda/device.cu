@@ -159,6 +159,7 @@ void device_wait(cudaEvent_t done)
             device_ok(r, "finish its work");
             return;
         }
+        cudaGetLastError(); /* which remembers that answer, too, and a library may ask */
         if (is_hopeless(looks))
             return;
         pause_for(looks);

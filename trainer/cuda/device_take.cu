@@ -124,9 +124,18 @@ static int check_environment(struct err *e)
     return 0;
 }
 
+/* Streams beyond the connections between host and GPU (8, unless told otherwise) share them, and
+ * wait for one another there: a kernel that waits for another rank would hold up the work that this
+ * rank waits for. Read when the driver begins; what the environment says already stays. */
+static void set_environment(void)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 int device_take(struct err *e)
 {
     int r = check_environment(e);
+    set_environment();
     if (!r)
         r = count_devices(e);
     if (r)

@@ -131,10 +131,17 @@ static int last_node(cudaStream_t stream, cudaGraphNode_t *ret)
 #else
     r = cudaStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &last, &count);
 #endif
-    if (!device_ok(r, "tell a graph's node") || count != 1)
+    if (!device_ok(r, "tell a graph's node"))
         return 0;
-    *ret = last[0];
-    return 1;
+    if (count == 1) {
+        *ret = last[0];
+        return 1;
+    }
+    struct err e = {};
+    err_set(&e, ERR_INTERNAL, "After a kernel was captured the graph goes on from %zu nodes.",
+            count);
+    device_fail(&e);
+    return 0;
 }
 
 static int capture_steps(struct graph *g, cudaStream_t stream)
