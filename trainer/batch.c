@@ -3,6 +3,9 @@
  * upload. */
 #include "trainer/batch.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -12,6 +15,11 @@
 #define ROWS_AT_A_TIME 8         /* from memory */
 #define READ_AT_A_TIME (1 << 16) /* bytes, from a file */
 #define FIRST_GUESS_NS (10 * BATCH_SLOW_NS)
+
+/* Fetched by so many threads at most, each of which has so much to copy that it is worth its start.
+ */
+#define FETCHERS     8
+#define FETCH_APIECE ((int64_t)4 << 20)
 
 /* ---- setting up ---- */
 
@@ -202,15 +210,14 @@ static int check_ids(const struct batch *b, const int64_t *ids, int64_t n, const
 }
 
 /* All of them to host memory; rescaled there where that is the device's as well. */
-static int fetch_features(void *context, const struct items *items, void *to, struct err *e)
+static int fetch_rows(const struct batch *b, const struct items *items, float *to, struct err *e)
 {
-    struct batch *b = context;
-    int64_t width = b->feature_size, most = ROWS_AT_A_TIME, began = now_ns();
+    int64_t width = b->feature_size, most = ROWS_AT_A_TIME;
     if (!items->set->features.map && width < READ_AT_A_TIME / (4 * ROWS_AT_A_TIME))
         most = READ_AT_A_TIME / (4 * width);
     for (int64_t at = 0; at < items->count; at += most) {
         int64_t rows = items->count - at < most ? items->count - at : most;
-        float *x = (float *)to + at * width;
+        float *x = to + at * width;
         int r = data_gather(items->set, items->ids + at, rows, x, NULL, NULL, e);
         if (r == 0)
             r = check_ids(b, items->ids + at, rows, x, e);
@@ -219,13 +226,87 @@ static int fetch_features(void *context, const struct items *items, void *to, st
         if (b->net->ops->is_host)
             apply_folded(b->net, rows * width, x);
     }
-    took(b, LOADER_FEATURES, began);
     return 0;
 }
 
 static struct items part_of(const struct items *items, int64_t begin, int64_t n)
 {
     return (struct items){.set = items->set, .ids = items->ids + begin, .count = n};
+}
+
+/* ---- by several threads ---- */
+
+struct fetcher {
+    const struct batch *b;
+    struct items items;
+    float *to;
+    pthread_t thread;
+    int has_thread, status;
+    struct err error;
+};
+
+static void *fetch_share(void *context)
+{
+    struct fetcher *f = context;
+    f->status = fetch_rows(f->b, &f->items, f->to, &f->error);
+    return NULL;
+}
+
+/* Where the device's memory is the host's, other ranks compute on the cores. */
+static int fetchers_for(const struct batch *b, const struct items *items)
+{
+    cpu_set_t cores;
+    int64_t n = items->count * b->feature_size * (int64_t)sizeof(float) / FETCH_APIECE;
+    if (b->net->ops->is_host || n < 2 || sched_getaffinity(0, sizeof cores, &cores) < 0)
+        return 1;
+    int64_t most = CPU_COUNT(&cores) < FETCHERS ? CPU_COUNT(&cores) : FETCHERS;
+    return (int)(n < most ? n : most);
+}
+
+/* Signals are the rank's own thread's. Where no thread can be had, the caller does its share. */
+static void start_fetchers(struct fetcher *f, int count)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    for (int i = 1; i < count; i++)
+        f[i].has_thread = pthread_create(&f[i].thread, NULL, fetch_share, &f[i]) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+/* The first share's failure, as one thread alone would have met it. */
+static int fetch_by(struct fetcher *f, int count, struct err *e)
+{
+    int r = 0;
+    start_fetchers(f, count);
+    for (int i = 0; i < count; i++)
+        if (!f[i].has_thread)
+            fetch_share(&f[i]);
+    for (int i = 0; i < count; i++) {
+        if (f[i].has_thread)
+            pthread_join(f[i].thread, NULL);
+        if (r == 0 && f[i].status < 0)
+            r = err_set(e, f[i].error.code, "%s", f[i].error.text);
+    }
+    return r;
+}
+
+static int fetch_features(void *context, const struct items *items, void *to, struct err *e)
+{
+    struct batch *b = context;
+    struct fetcher f[FETCHERS];
+    int64_t began = now_ns();
+    int count = fetchers_for(b, items);
+    for (int i = 0; i < count; i++) {
+        int64_t begin = items->count * i / count, end = items->count * (i + 1) / count;
+        f[i] = (struct fetcher){.b = b,
+                                .items = part_of(items, begin, end - begin),
+                                .to = (float *)to + begin * b->feature_size};
+    }
+    int r = fetch_by(f, count, e);
+    if (r == 0)
+        took(b, LOADER_FEATURES, began);
+    return r;
 }
 
 /* ---- to their place ---- */
@@ -371,12 +452,27 @@ void batch_expect_targets(struct batch *b, const struct items *items, int64_t be
     expect(b, LOADER_TARGETS, items, begin, n);
 }
 
+static int has_unsent(const struct batch *b, int l)
+{
+    const struct batch_lane *lane = &b->lanes[l];
+    return b->loader && !b->net->ops->is_host && !lane->slots[lane->slot].is_sent;
+}
+
 void batch_send_ahead(struct batch *b)
 {
-    for (int l = 0; b->loader && !b->net->ops->is_host && l < LOADER_LANES; l++) {
+    for (int l = 0; l < LOADER_LANES; l++) {
         struct batch_lane *lane = &b->lanes[l];
-        struct batch_slot *s = &lane->slots[lane->slot];
-        if (!s->is_sent && loader_is_ready(b->loader, (enum loader_lane)l))
-            send(b, lane, s);
+        if (has_unsent(b, l) && loader_is_ready(b->loader, (enum loader_lane)l))
+            send(b, lane, &lane->slots[lane->slot]);
     }
+}
+
+void batch_send_all(struct batch *b)
+{
+    for (int l = 0; l < LOADER_LANES; l++)
+        if (has_unsent(b, l) && !loader_is_ready(b->loader, (enum loader_lane)l)) {
+            b->net->ops->start();
+            loader_wait(b->loader, (enum loader_lane)l);
+        }
+    batch_send_ahead(b);
 }

@@ -6,7 +6,8 @@
  * so that the thread gives only what fetching waits for, and takes two switches: of data in memory
  * it would cost a seventh of the time of a small step. Streamed data is therefore fetched ahead as
  * long as fetching is slow; what the page cache has is not. A thread of a device's rank has the
- * core to itself, and is always used.
+ * core to itself, and is always used; large batches in memory it fetches with the help of others,
+ * for one core copies more slowly than a GPU trains.
  *
  * To a device of its own data goes in two steps. What was announced is fetched into page-locked
  * memory and uploaded beside what the device does, into one of two buffers in turn; when its turn
@@ -78,6 +79,9 @@ void batch_expect_targets(struct batch *b, const struct items *items, int64_t be
 
 /* Uploads what has been fetched meanwhile; after each pass. */
 void batch_send_ahead(struct batch *b);
+/* And what is still being fetched, once it is there; after the last pass of a step, before the
+ * device is waited for: what is uploaded then costs no time. */
+void batch_send_all(struct batch *b);
 /* The device has been waited for. */
 void batch_waited(struct batch *b);
 

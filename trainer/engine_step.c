@@ -212,6 +212,7 @@ int engine_step(struct engine *g, int64_t step_in_epoch, struct step_result *ret
     int r = train_share(g, &items, e);
     if (r < 0)
         return r;
+    batch_send_all(&g->stage.batch);
     take_tally(g, &items, &mine);
     if ((r = engine_exchange(g, &mine, e)) < 0 || (r = engine_check_loss(g, e)) < 0 ||
         (r = engine_check_gradient(g, &skip, e)) < 0)

@@ -143,6 +143,15 @@ void loader_ask(struct loader *l, enum loader_lane which, const struct items *it
     pthread_mutex_unlock(&l->lock);
 }
 
+void loader_wait(struct loader *l, enum loader_lane which)
+{
+    const struct lane *lane = &l->lanes[which];
+    pthread_mutex_lock(&l->lock);
+    while (lane->state == LANE_ASKED || lane->state == LANE_LOADING)
+        pthread_cond_wait(&l->loaded, &l->lock);
+    pthread_mutex_unlock(&l->lock);
+}
+
 int loader_is_ready(struct loader *l, enum loader_lane which)
 {
     const struct lane *lane = &l->lanes[which];

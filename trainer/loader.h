@@ -33,6 +33,9 @@ size_t loader_bytes(int64_t items); /* what a lane takes */
 void loader_ask(struct loader *l, enum loader_lane lane, const struct items *items, int64_t begin,
                 int64_t n, void *to);
 
+/* Until what was asked for last is there, or cannot be had; where nothing was, at once. */
+void loader_wait(struct loader *l, enum loader_lane lane);
+
 /* 1 if what was asked for last is there, and good, and has not been taken. */
 int loader_is_ready(struct loader *l, enum loader_lane lane);
 

@@ -94,6 +94,8 @@ struct ops {
     /* Waits for everything that was asked for, but for uploads beside that have not been joined.
      * The first failure since open(), as a sentence. */
     int (*finish)(struct err *e);
+    /* Has it begin with what was asked for: before the host does something else for long. */
+    void (*start)(void);
     size_t (*workspace)(const struct ops_options *o); /* bytes that verbs keep for themselves */
     int64_t (*used)(void); /* bytes of the device that this process has taken; -1: the kernel counts
                               them (resident.h) */

@@ -486,6 +486,7 @@ const struct ops ops_cpu = {
     .download = cpu_copy,
     .upload_beside = cpu_copy,
     .join_uploads = cpu_nothing,
+    .start = cpu_nothing,
     .to_bfloat16 = cpu_to_bfloat16,
     .from_bfloat16 = cpu_from_bfloat16,
     .round_bfloat16 = cpu_round_bfloat16,

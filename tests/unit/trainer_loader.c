@@ -193,6 +193,39 @@ static void batches_ahead(void **state)
     }
 }
 
+/* More than one thread is to copy; and what was announced is on its way before it is asked for. */
+static void large_batches(void **state)
+{
+    (void)state;
+    enum { ROWS = 3 * (4 << 20) / (4 * WIDTH) };
+    struct err e = {0};
+    struct world w;
+    struct batch b;
+    CLEANUP(mem_freep) int64_t *ids = mem_alloc(ROWS * sizeof *ids);
+    CLEANUP(mem_freep) float *x = mem_alloc(ROWS * WIDTH * sizeof *x);
+    for (int i = 0; i < ROWS; i++)
+        ids[i] = (i * INT64_C(7919)) % COUNT;
+    make_world(&w, 0, 0);
+    struct items items = {.set = &w.set, .ids = ids, .count = ROWS};
+    assert_int_equal(batch_init(&b, &w.net, &w.set, ROWS, &e), 0);
+    for (int ahead = 0; ahead < 2; ahead++) {
+        memset(x, 0, ROWS * WIDTH * sizeof *x);
+        uploaded = 0;
+        if (ahead) {
+            batch_expect_features(&b, &items, 0, ROWS);
+            batch_expect_targets(&b, &items, 0, ROWS);
+            batch_send_all(&b);
+            for (int l = 0; l < LOADER_LANES; l++)
+                assert_true(b.lanes[l].slots[b.lanes[l].slot].is_sent);
+        }
+        assert_int_equal(batch_features(&b, &items, 0, ROWS, x, &e), 0);
+        assert_int_equal(batch_targets(&b, &items, 0, ROWS, &e), 0);
+        check_batch(&w, &b, &items, 0, ROWS, x);
+        assert_int_equal(uploaded, ahead ? 0 : ROWS * (WIDTH + 1) * sizeof *x);
+    }
+    batch_done(&b);
+}
+
 /* What the check at the start did not see: told with its sample, ahead as well as not. */
 static void classes_that_are_none(void **state)
 {
@@ -336,6 +369,7 @@ int main(void)
         cmocka_unit_test(lanes),
         cmocka_unit_test(a_fetch_that_fails),
         cmocka_unit_test(batches_ahead),
+        cmocka_unit_test(large_batches),
         cmocka_unit_test(classes_that_are_none),
         cmocka_unit_test(streamed_runs_give_the_same),
         cmocka_unit_test(a_file_that_is_cut_meanwhile),

@@ -7,6 +7,7 @@ const struct ops ops_cuda = {
     .open = cuda_open,
     .close = cuda_close,
     .finish = cuda_finish,
+    .start = cuda_start,
     .workspace = cuda_workspace,
     .used = cuda_used,
     .room = cuda_room,

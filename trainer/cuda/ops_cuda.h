@@ -26,6 +26,7 @@ extern const struct ops ops_cuda;
 int cuda_open(const struct ops_options *o, struct err *e);
 void cuda_close(void);
 int cuda_finish(struct err *e);
+void cuda_start(void);
 size_t cuda_workspace(const struct ops_options *o);
 int64_t cuda_used(void);
 void cuda_room(int64_t *ret_all, int64_t *ret_free);

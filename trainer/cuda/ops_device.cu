@@ -22,6 +22,11 @@ int cuda_finish(struct err *e)
     return device_settle(e);
 }
 
+void cuda_start(void)
+{
+    tape_issue();
+}
+
 size_t cuda_workspace(const struct ops_options *o)
 {
     return DEVICE_SCRATCH + DEVICE_BLAS_WORKSPACE + 2 * device_operand_room(o) * sizeof(uint16_t);
