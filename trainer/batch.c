@@ -469,10 +469,9 @@ void batch_send_ahead(struct batch *b)
 
 void batch_send_all(struct batch *b)
 {
+    b->net->ops->start();
     for (int l = 0; l < LOADER_LANES; l++)
-        if (has_unsent(b, l) && !loader_is_ready(b->loader, (enum loader_lane)l)) {
-            b->net->ops->start();
+        if (has_unsent(b, l))
             loader_wait(b->loader, (enum loader_lane)l);
-        }
     batch_send_ahead(b);
 }

@@ -308,10 +308,15 @@ int64_t engine_measured_bytes(const struct engine *g)
 
 /* ---- agreeing ---- */
 
+void engine_fetch_sums(struct engine *g, int count)
+{
+    stage_fetch_sums(&g->stage, g->stage.sums, count);
+}
+
 /* All tensor ranks of the last stage have the same sums; the first of them tells. */
 struct loss_sums engine_take_sums(struct engine *g, int count)
 {
-    struct loss_sums all = stage_take_sums(&g->stage, g->stage.sums, count);
+    struct loss_sums all = stage_take_sums(&g->stage, count);
     return mesh_has_outputs(&g->mesh) ? all : (struct loss_sums){0};
 }
 

@@ -164,8 +164,9 @@ struct epoch_result {
  * `validate` is not 0. */
 int engine_end_epoch(struct engine *g, int validate, struct epoch_result *ret, struct err *e);
 
-/* The stage's sums, and what these items count in a tally: zero but on one rank
- * of each last stage. */
+/* The stage's sums, which are asked for first, and what these items count in a tally: zero but on
+ * one rank of each last stage. */
+void engine_fetch_sums(struct engine *g, int count);
 struct loss_sums engine_take_sums(struct engine *g, int count);
 double engine_counted(const struct engine *g, const struct items *items);
 /* All ranks' tallies to all of them, once the device vouches for this one's. Their sums, in the

@@ -73,12 +73,13 @@ static int train_share(struct engine *g, const struct items *items, struct err *
     return r < 0 ? r : replicas_finish(&g->replicas, e);
 }
 
-/* What the host needs of the device: two waits, after which there is nothing left to finish. */
+/* What the host needs of the device: one wait, after which there is nothing left to finish. */
 static void take_tally(struct engine *g, const struct items *items, struct tally *ret)
 {
     *ret = (struct tally){.items = engine_counted(g, items),
                           .stop = g->stop && *g->stop,
                           .checkpoint = g->checkpoint};
+    engine_fetch_sums(g, g->stage.microbatches);
     replicas_squares(&g->replicas, needs_exact_norm(g), &ret->exact, &ret->squares);
     ret->sums = engine_take_sums(g, g->stage.microbatches);
 }

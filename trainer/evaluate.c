@@ -55,11 +55,14 @@ static int evaluate(struct engine *g, const struct dataset *set, struct figures 
     int r = stage_evaluate(&g->stage, &items, &hook, g->mesh.ensemble ? &visit : NULL, e);
     if (r < 0)
         return r;
+    engine_fetch_sums(g, g->stage.parts);
     struct tally mine = {.sums = engine_take_sums(g, g->stage.parts),
                          .items = engine_counted(g, &items)};
-    if (g->mesh.ensemble)
-        *ret_merged = (struct figures){stage_take_sums(&g->stage, g->merged, 1),
+    if (g->mesh.ensemble) {
+        stage_fetch_sums(&g->stage, g->merged, 1);
+        *ret_merged = (struct figures){stage_take_sums(&g->stage, 1),
                                        (double)(set->samples * set->positions)};
+    }
     return engine_exchange(g, &mine, e);
 }
 

@@ -113,6 +113,9 @@ struct ops {
     void (*copy)(void *to, const void *from, size_t bytes);
     void (*upload)(void *to, const void *host, size_t bytes);
     void (*download)(void *host, const void *from, size_t bytes);
+    /* Like download(), without a wait of its own: `host` [alloc_host] has it when the next
+     * download() or finish() returns, and until then nothing changes `from`. */
+    void (*fetch)(void *host, const void *from, size_t bytes);
     /* Like upload(), but beside the verbs before and after it. `to` is nothing that a verb uses
      * that was called before join_uploads(); `host` [alloc_host] stays until finish() or a
      * download() after that. */

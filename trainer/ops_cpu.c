@@ -484,6 +484,7 @@ const struct ops ops_cpu = {
     .copy = cpu_copy,
     .upload = cpu_copy,
     .download = cpu_copy,
+    .fetch = cpu_copy,
     .upload_beside = cpu_copy,
     .join_uploads = cpu_nothing,
     .start = cpu_nothing,

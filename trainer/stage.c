@@ -209,10 +209,16 @@ static void add_sums(struct loss_sums *to, const struct loss_sums *x)
     to->mae += x->mae;
 }
 
-struct loss_sums stage_take_sums(const struct stage *s, struct loss_sums *sums, int count)
+void stage_fetch_sums(const struct stage *s, const struct loss_sums *sums, int count)
+{
+    s->net.ops->fetch(s->host_sums, sums, (size_t)count * sizeof *sums);
+}
+
+/* Of a device that has failed they are nothing, which its finish() tells the engine, too. */
+struct loss_sums stage_take_sums(const struct stage *s, int count)
 {
     struct loss_sums *host = s->host_sums;
-    s->net.ops->download(host, sums, (size_t)count * sizeof *host);
+    s->net.ops->finish(NULL);
     for (int stride = 1; stride < count; stride *= 2)
         for (int j = 0; j + stride < count; j += 2 * stride)
             add_sums(&host[j], &host[j + stride]);

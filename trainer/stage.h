@@ -99,8 +99,10 @@ int stage_evaluate(struct stage *s, const struct items *items, const struct laye
 void stage_loss(const struct stage *s, int from_logits, int64_t rows, const float *out,
                 float *gradient, struct loss_sums *sums);
 
-/* Reads a device's sums [count], at most one for each micro-batch, added up in a tree. */
-struct loss_sums stage_take_sums(const struct stage *s, struct loss_sums *sums, int count);
+/* Asks the device for sums [count], at most one for each micro-batch; and once it has been waited
+ * for, or else now, takes them, added up in a tree. */
+void stage_fetch_sums(const struct stage *s, const struct loss_sums *sums, int count);
+struct loss_sums stage_take_sums(const struct stage *s, int count);
 
 /* From now on the times of chunks add up in s->times.busy_us. */
 void stage_measure(struct stage *s);

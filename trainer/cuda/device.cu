@@ -101,9 +101,22 @@ int device_ok_blas(cublasStatus_t r, const char *what)
     return 0;
 }
 
-int device_settle(struct err *e)
+void device_issue(void)
 {
     tape_issue();
+    for (int i = 0; i < device.fetch_count && !device_failed(); i++) {
+        const struct device_fetch *f = &device.fetches[i];
+        device.is_asked = 1;
+        device_ok(
+            cudaMemcpyAsync(f->host, f->from, f->bytes, cudaMemcpyDeviceToHost, device.compute),
+            "copy to the host");
+    }
+    device.fetch_count = 0;
+}
+
+int device_settle(struct err *e)
+{
+    device_issue();
     if (device.is_asked)
         device_wait_stream(device.compute);
     if (!device_failed())

@@ -16,6 +16,14 @@ struct device_staging {
     int is_busy; /* until `done` has happened */
 };
 
+/* What is to come to pinned memory with the next wait. */
+#define DEVICE_FETCHES 4
+struct device_fetch {
+    void *host;
+    const void *from;
+    size_t bytes;
+};
+
 struct device_state {
     int is_open;
     struct ops_options options;
@@ -30,6 +38,8 @@ struct device_state {
     int uploads_unknown;          /* not waited for since */
     struct device_staging staging[2];
     int next_staging;
+    struct device_fetch fetches[DEVICE_FETCHES];
+    int fetch_count;
     cublasLtHandle_t blas;
     void *blas_workspace;
     uint16_t *operands[2]; /* [operand_room] each, where products round them; NULL */
@@ -59,6 +69,8 @@ void device_release_host(void *p);
 
 /* ---- waiting and failing ---- */
 
+/* Issues what is recorded, and what is to be fetched after it. */
+void device_issue(void);
 /* Until all that has been issued to `s` is done. */
 void device_wait_stream(cudaStream_t s);
 /* Between the two, failures are left in `e` and are not the device's; nested never. */

@@ -19,6 +19,7 @@ const struct ops ops_cuda = {
     .copy = cuda_copy,
     .upload = cuda_upload,
     .download = cuda_download,
+    .fetch = cuda_fetch,
     .upload_beside = cuda_upload_beside,
     .join_uploads = cuda_join_uploads,
     .to_bfloat16 = cuda_to_bfloat16,

@@ -44,6 +44,7 @@ void cuda_zero(void *p, size_t bytes);
 void cuda_copy(void *to, const void *from, size_t bytes);
 void cuda_upload(void *to, const void *host, size_t bytes);
 void cuda_download(void *host, const void *from, size_t bytes);
+void cuda_fetch(void *host, const void *from, size_t bytes);
 void cuda_upload_beside(void *to, const void *host, size_t bytes);
 void cuda_join_uploads(void);
 

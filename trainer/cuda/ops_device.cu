@@ -156,10 +156,18 @@ static void download_pieces(char *host, const char *from, size_t bytes)
     }
 }
 
+void cuda_fetch(void *host, const void *from, size_t bytes)
+{
+    if (bytes && (device.fetch_count == DEVICE_FETCHES || !device_is_pinned(host)))
+        cuda_download(host, from, bytes);
+    else if (bytes)
+        device.fetches[device.fetch_count++] = {host, from, bytes};
+}
+
 /* Uploads that were joined are done then, too. */
 void cuda_download(void *host, const void *from, size_t bytes)
 {
-    tape_issue();
+    device_issue();
     if (bytes && device_is_pinned(host)) {
         if (!device_failed())
             device_ok(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, device.compute),
