@@ -293,6 +293,49 @@ static void gradients_are_those_of_the_cpu(void **state)
     check_gradients(COMPUTE_BFLOAT16, 0);
 }
 
+static void check_input(const float *dz, const float *w, float *gdz, float *gw, const char *what)
+{
+    enum { ROWS = 9, COLS = 20, IN = 31 };
+    float *rdz = rounded(COMPUTE_BFLOAT16, dz, ROWS * COLS), got[ROWS * IN], want[ROWS * IN];
+    float *rw = rounded(COMPUTE_BFLOAT16, w, IN * COLS), *gdx = gpu->alloc(sizeof got);
+    gpu->gemm(0, 1, ROWS, IN, COLS, gdz, gw, 0.0f, gdx);
+    gpu->download(got, gdx, sizeof got);
+    assert_well();
+    ops_cpu.gemm(0, 1, ROWS, IN, COLS, rdz, rw, 0.0f, want);
+    assert_all_near(got, want, ROWS * IN, allowed(COMPUTE_BFLOAT16, COLS), what);
+    free(rdz);
+    free(rw);
+    gpu->release(gdx);
+}
+
+/* Of two products in a row with an operand in common it is rounded once; what has changed in
+ * between is rounded again. */
+static void operands_in_common(void **state)
+{
+    (void)state;
+    enum { ROWS = 9, COLS = 20, IN = 31 };
+    open_gpu(COMPUTE_BFLOAT16, 0);
+    float *x = filled(ROWS * IN, 1), *dz = filled(ROWS * COLS, 2), *w = filled(IN * COLS, 3);
+    float *gx = on_gpu(ROWS * IN, x), *gdz = on_gpu(ROWS * COLS, dz), *gw = on_gpu(IN * COLS, w);
+    float *gdw = on_gpu(IN * COLS, w);
+    gpu->dense_backward_kernel(ROWS, COLS, IN, gx, gdz, 0.0f, gdw, NULL);
+    check_input(dz, w, gdz, gw, "after the kernel's gradient");
+    gpu->dense_backward_kernel(ROWS, COLS, IN, gx, gdz, 0.0f, gdw, NULL);
+    gpu->affine(ROWS * COLS, 2.0f, 0.0f, gdz, gdz);
+    for (int i = 0; i < ROWS * COLS; i++)
+        dz[i] *= 2.0f;
+    check_input(dz, w, gdz, gw, "of a gradient that a verb has changed");
+    gpu->dense_backward_kernel(ROWS, COLS, IN, gx, gdz, 0.0f, gdw, NULL);
+    gpu->upload(gdz, x, ROWS * COLS * sizeof *x);
+    check_input(x, w, gdz, gw, "of a gradient that was uploaded");
+    float *host[] = {x, dz, w}, *device[] = {gx, gdz, gw, gdw};
+    for (size_t i = 0; i < ARRAY_LEN(host); i++)
+        free(host[i]);
+    for (size_t i = 0; i < ARRAY_LEN(device); i++)
+        gpu->release(device[i]);
+    gpu->close();
+}
+
 /* The same call gives the same bits, in the middle of others or again as a graph. */
 static void repeated_products_have_the_same_bits(void **state)
 {
@@ -344,6 +387,7 @@ int main(void)
         cmocka_unit_test_teardown(dense_layers_are_those_of_the_cpu, close_gpu),
         cmocka_unit_test_teardown(nan_passes_dense_layers, close_gpu),
         cmocka_unit_test_teardown(gradients_are_those_of_the_cpu, close_gpu),
+        cmocka_unit_test_teardown(operands_in_common, close_gpu),
         cmocka_unit_test_teardown(what_the_library_cannot_is_done_without_it, close_gpu),
         cmocka_unit_test_teardown(repeated_products_have_the_same_bits, close_gpu),
     };

@@ -52,20 +52,55 @@ template <int IS_BFLOAT16> static void round_all(int64_t n, const float *x, uint
         TAPE_LAUNCH(round_operand<IS_BFLOAT16>, tape_grid(n), TAPE_THREADS, 0, n, x, y);
 }
 
-/* x itself, or its copy in 16 bits. */
-static const void *operand(int which, int64_t n, const float *x)
+static int takes_16_bits(void)
 {
     enum compute_type compute = device_options()->compute;
-    if (compute != COMPUTE_BFLOAT16 && compute != COMPUTE_FLOAT16)
-        return x;
+    return compute == COMPUTE_BFLOAT16 || compute == COMPUTE_FLOAT16;
+}
+
+/* What device_operand() has since the last product, as long as the tape stands where it stood then:
+ * a layer's backward pass multiplies the same gradient twice in a row. */
+static struct {
+    const float *x;
+    int64_t n;
+} held[2];
+static uint64_t held_at;
+
+/* -1: it is in neither. */
+static int place_of(const float *x, int64_t n)
+{
+    for (int i = 0; i < 2 && held_at == tape_place(); i++)
+        if (held[i].x == x && held[i].n == n)
+            return i;
+    return -1;
+}
+
+static const uint16_t *round_into(int which, const float *x, int64_t n)
+{
     uint16_t *y = device_operand(which, n);
-    if (!y)
-        return NULL;
-    if (compute == COMPUTE_BFLOAT16)
+    if (y && device_options()->compute == COMPUTE_BFLOAT16)
         round_all<1>(n, x, y);
-    else
+    else if (y)
         round_all<0>(n, x, y);
+    held[which] = {x, n};
     return y;
+}
+
+/* a and b themselves, or their copies in 16 bits; NULL after a failure. */
+static void take_operands(const struct product *g, const void *ret[2])
+{
+    const float *x[2] = {g->a, g->b};
+    int64_t n[2] = {g->m * g->k, g->k * g->n};
+    int at[2] = {place_of(x[0], n[0]), place_of(x[1], n[1])};
+    for (int i = 0; i < 2; i++) {
+        int free = at[!i] >= 0 ? !at[!i] : i;
+        if (!takes_16_bits())
+            ret[i] = x[i];
+        else if (at[i] >= 0)
+            ret[i] = device_operand(at[i], n[i]);
+        else
+            ret[i] = round_into(at[i] = free, x[i], n[i]);
+    }
 }
 
 /* ---- without the library ---- */
@@ -154,9 +189,11 @@ static int multiply_by_library(const struct product *g)
     struct gemm_plan *plan = gemm_plan(g);
     if (!plan)
         return 0;
-    const void *a = operand(0, g->m * g->k, g->a), *b = operand(1, g->k * g->n, g->b);
-    if (a && b)
-        gemm_plan_run(plan, g, a, b);
+    const void *x[2];
+    take_operands(g, x);
+    if (x[0] && x[1])
+        gemm_plan_run(plan, g, x[0], x[1]);
+    held_at = tape_place();
     return 1;
 }
 

@@ -6,6 +6,12 @@
 
 static struct tape_recording recording;
 static struct tape_counts counts;
+static uint64_t place;
+
+uint64_t tape_place(void)
+{
+    return place;
+}
 
 /* ---- names, for sentences ---- */
 
@@ -82,6 +88,7 @@ static struct tape_step *add_step(enum tape_kind kind, const char *name)
         grown(r->steps, &r->step_room, r->step_count + 1, sizeof *r->steps));
     struct tape_step *s = &r->steps[r->step_count++];
     memset(static_cast<void *>(s), 0, sizeof *s); /* padding too: steps are compared as bytes */
+    place++;
     s->kind = kind;
     s->name = name;
     s->argument = r->argument_count;
@@ -209,6 +216,7 @@ static void begin_again(void)
 /* Nothing of what is issued records anything. */
 void tape_issue(void)
 {
+    place++; /* also for what others then do on the stream */
     if (!recording.step_count)
         return;
     if (device_failed()) {
@@ -244,6 +252,7 @@ void tape_free(struct tape_recording *r)
 
 void tape_close(void)
 {
+    place++;
     tape_free(&recording);
     tape_forget_graphs();
     counts = {};

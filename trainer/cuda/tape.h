@@ -39,6 +39,9 @@ void tape_copy(void *to, const void *from, size_t bytes); /* within the device *
 void tape_zero(void *p, size_t bytes);
 
 void tape_issue(void); /* all of it, to the compute stream */
+/* Stays the same as long as nothing is recorded and nobody issues: so long the device's memory is
+ * what it was. */
+uint64_t tape_place(void);
 void tape_close(void); /* forgets graphs too */
 
 /* What became of the tapes so far. */
