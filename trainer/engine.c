@@ -268,7 +268,7 @@ int engine_open(struct engine *g, const struct launch *l, int rank, const struct
         r = connect_peers(g, fds->gang, max_rows, e);
     if (r == 0)
         r = build(g, e);
-    if (r == ERR_NO_MEMORY)
+    if (r == ERR_NO_MEMORY && !engine_device_failed(g, e))
         engine_explain_no_memory(g, e);
     return r;
 }

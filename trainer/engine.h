@@ -111,6 +111,10 @@ void engine_count(struct engine *g, size_t device, size_t host);
 /* Parameters and what goes with them, as the plan lays them out here. */
 int engine_values_bytes(const struct engine *g, struct replicas_bytes *ret, struct err *e);
 
+/* 1 if the device broke, which `e` then says: one that broke gives no memory, however much it has.
+ */
+int engine_device_failed(const struct engine *g, struct err *e);
+
 /* Before the sentence that the device is full: what it was to hold, and what would need less. The
  * table goes to the log. */
 void engine_explain_no_memory(const struct engine *g, struct err *e);

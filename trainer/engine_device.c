@@ -42,7 +42,18 @@ int engine_open_device(struct engine *g, int64_t max_rows, struct err *e)
                                       .widest = widest_of(g, max_rows)};
     int r = o->open(&g->options, e);
     g->has_device = r == 0;
+    if (r == ERR_IO)
+        g->code = "device_failed";
     return r;
+}
+
+int engine_device_failed(const struct engine *g, struct err *e)
+{
+    struct err of_device = {0};
+    if (!g->has_device || backend.ops->finish(&of_device) == 0 || of_device.code == ERR_NO_MEMORY)
+        return 0;
+    *e = of_device;
+    return 1;
 }
 
 void engine_close_device(struct engine *g)

@@ -33,6 +33,15 @@ static void tell_peers(struct engine *g, const struct err *e)
         g->mesh.world->verbs->give_up(g->mesh.world, e->text);
 }
 
+/* A device that is not there, or broke, said so when it was opened, or says so again. */
+static const char *blame(const struct engine *g, const struct err *e)
+{
+    struct err of_device = {0};
+    if (g->code || e->code != ERR_IO || !g->has_device)
+        return g->code;
+    return backend.ops->finish(&of_device) < 0 ? "device_failed" : NULL;
+}
+
 /* The verdict's ending and reason. Being asked to stop while the others still come is no failure.
  */
 static struct ending judge(int r, int met, enum fit_end end, const volatile int *stop,
@@ -58,7 +67,7 @@ int train_rank(const struct launch *l, int rank, const struct engine_fds *fds,
         r = fit_run(&g, &out, &how, &e);
     if (r < 0)
         tell_peers(&g, &e);
-    struct ending end = judge(r, g.mesh.world != NULL, how, stop, g.code, &e);
+    struct ending end = judge(r, g.mesh.world != NULL, how, stop, blame(&g, &e), &e);
     if (report_verdict(&out, end.outcome, end.code, e.text, &late) < 0 && end.status == TRAIN_DONE)
         end.status = TRAIN_RETRY;
     say_verdict(rank, e.text);

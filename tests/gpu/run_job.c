@@ -1,17 +1,20 @@
 /* run_job: trains one job without daemons, on the backend that it is linked with, and prints what
  * came of it as one JSON object.
  *
- *     run_job [--ranks N] [--gpus UUID,...] [--apart] [--precision NAME] [--steps N] JOB.json
- * [EXPECTED.json]
+ *     run_job [--ranks N | --strategy MESH] [--gpus UUID,...] [--apart] [--precision NAME]
+ *             [--steps N] [--report FILE] JOB.json [EXPECTED.json]
  *
  * N data ranks, each with a process of its own and, by --gpus, a GPU; --apart tells NCCL that each
- * is a host of its own. `precision` and `steps` replace the job's. Against EXPECTED.json
+ * is a host of its own. MESH is a strategy as in a job document, with as many ranks as its sizes
+ * say. `precision` and `steps` replace the job's. Data is looked for beside the job, too. All lines
+ * of the ranks' reports are copied to FILE. Against EXPECTED.json
  * (tests/reference) the largest relative difference of a step's loss is given beside the tolerance.
  * steps_per_second is of the second half of the steps, evaluation left out: median over 8 stretches
  * of it. Exit status 0 when the run succeeded.
  */
 #include <argp.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <limits.h>
 #include <math.h>
 #include <signal.h>
@@ -32,13 +35,13 @@
 #define REPORT_MAX (1 << 30)
 
 struct options {
-    const char *job, *expected, *precision, *gpus;
+    const char *job, *expected, *precision, *gpus, *strategy, *report;
     int ranks, steps, apart;
 };
 
 struct run {
     struct launch launch;
-    char *roots[2];
+    char *roots[3];
     int *stage_first;
     struct engine_fds fds;
     char dir[64], path[96];
@@ -67,6 +70,28 @@ static json_t *load(const char *path)
     return doc;
 }
 
+static int64_t size_of(const json_t *mesh, const char *name)
+{
+    const json_t *x = json_object_get(mesh, name);
+    return json_is_integer(x) ? json_integer_value(x) : 1;
+}
+
+/* The strategy of the command line, or none, and as many devices as it has ranks. */
+static void set_strategy(json_t *doc, const struct options *o)
+{
+    json_object_del(doc, "strategy");
+    if (!o->strategy)
+        return;
+    json_t *mesh = json_loads(o->strategy, JSON_DECODE_ANY, NULL);
+    if (!mesh)
+        die("--strategy is no JSON");
+    int64_t ranks = size_of(mesh, "data") * size_of(mesh, "pipeline") * size_of(mesh, "tensor");
+    json_object_set_new(
+        doc, "resources",
+        json_pack("{s:I}", "devices", (json_int_t)(json_is_object(mesh) ? ranks : o->ranks)));
+    json_object_set_new(doc, "strategy", mesh);
+}
+
 static struct job_spec *read_job(const struct options *o)
 {
     struct faults f, w;
@@ -77,7 +102,7 @@ static struct job_spec *read_job(const struct options *o)
                                                       : json_string(o->precision));
     if (o->steps)
         json_object_set_new(json_object_get(doc, "fit"), "steps", json_integer(o->steps));
-    json_object_del(doc, "strategy");
+    set_strategy(doc, o);
     faults_init(&f);
     faults_init(&w);
     struct job_spec *s = job_spec_parse(doc, 0, &f, &w);
@@ -88,6 +113,31 @@ static struct job_spec *read_job(const struct options *o)
     faults_done(&f);
     faults_done(&w);
     return s;
+}
+
+static int or_one(int64_t size)
+{
+    return size > 0 ? (int)size : 1;
+}
+
+/* As it was asked for; what was left open is 1, and 0 for `zero`. */
+static void take_mesh(struct plan *p, const struct strategy *s)
+{
+    p->data = or_one(s->data);
+    p->pipeline = or_one(s->pipeline);
+    p->tensor = or_one(s->tensor);
+    p->ranks = p->data * p->pipeline * p->tensor;
+    p->chunks = or_one(s->chunks);
+    p->schedule = s->schedule;
+    p->zero = s->zero > 0 ? (int)s->zero : 0;
+    p->parallel = s->parallel;
+    p->microbatches =
+        p->parallel.reproducible ? (int)p->parallel.grains / p->data : or_one(s->microbatches);
+    p->kind = p->parallel.sync == SYNC_LOCAL_SGD ? STRATEGY_LOCAL_SGD
+              : p->pipeline > 1                  ? STRATEGY_PIPELINE
+              : p->tensor > 1                    ? STRATEGY_TENSOR
+                                                 : p->kind;
+    p->kind = p->ranks > 1 && p->kind == STRATEGY_NONE ? STRATEGY_MIRRORED : p->kind;
 }
 
 static void plan(struct run *r, int ranks)
@@ -103,8 +153,20 @@ static void plan(struct run *r, int ranks)
                        .microbatches = 1,
                        .stage_first = r->stage_first};
     parallel_set_defaults(&p->parallel);
-    if (plan_cut(r->launch.spec, 1, r->stage_first, &e) < 0)
+    if (r->launch.spec->strategy.kind != STRATEGY_AUTO)
+        p->kind = r->launch.spec->strategy.kind;
+    if (r->launch.spec->strategy.is_mesh)
+        take_mesh(p, &r->launch.spec->strategy);
+    if (plan_cut(r->launch.spec, plan_stages(p), r->stage_first, &e) < 0)
         die(e.text);
+    if (r->launch.spec->strategy.recompute == RECOMPUTE_ALL)
+        plan_recompute(r->launch.spec, p, 0);
+}
+
+static char *folder_of(const char *path)
+{
+    CLEANUP(mem_freep) char *copy = mem_strdup(path);
+    return realpath(dirname(copy), NULL);
 }
 
 static void open_run(struct run *r, const struct options *o)
@@ -117,8 +179,9 @@ static void open_run(struct run *r, const struct options *o)
     r->roots[1] = realpath("examples/data", NULL);
     if (!r->roots[0] || !r->roots[1])
         die("run it where tests/reference and examples/data are");
+    r->roots[2] = folder_of(o->job);
     r->launch.data_roots = r->roots;
-    r->launch.data_root_count = 2;
+    r->launch.data_root_count = 3;
     snprintf(r->dir, sizeof r->dir, "/tmp/trainyard-run-XXXXXX");
     if (!mkdtemp(r->dir))
         die("cannot make a folder in /tmp");
@@ -181,11 +244,13 @@ static void train(struct run *r, const struct options *o)
         end(r, pids[i]);
 }
 
-static void read_report(struct run *r)
+static void read_report(struct run *r, const char *copy)
 {
     struct buf text = BUF_INIT;
     struct err e;
     if (file_read(r->path, REPORT_MAX, &text, &e) < 0)
+        die(e.text);
+    if (copy && file_write_atomic(copy, text.data, text.len, 0600, &e) < 0)
         die(e.text);
     r->lines = json_array();
     char *line = text.data;
@@ -291,6 +356,8 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case 'r': o->ranks = atoi(value); return 0;
     case 'g': o->gpus = value; return 0;
     case 'a': o->apart = 1; return 0;
+    case 'm': o->strategy = value; return 0;
+    case 'o': o->report = value; return 0;
     case 's': o->steps = atoi(value); return 0;
     case 'p': o->precision = value; return 0;
     case ARGP_KEY_ARG:
@@ -309,6 +376,11 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
 static const struct argp_option rows[] = {
     {.name = "ranks", .key = 'r', .arg = "N", .doc = "Data ranks, 1 to 16; default 1"},
     {.name = "gpus", .key = 'g', .arg = "UUIDS", .doc = "Of the ranks, between commas"},
+    {.name = "strategy",
+     .key = 'm',
+     .arg = "MESH",
+     .doc = "As in a job document; instead of --ranks"},
+    {.name = "report", .key = 'o', .arg = "FILE", .doc = "Where the reports' lines go, too"},
     {.name = "apart", .key = 'a', .doc = "Each rank a host of its own to NCCL"},
     {.name = "steps", .key = 's', .arg = "N", .doc = "Instead of the job's"},
     {.name = "precision",
@@ -324,12 +396,13 @@ int main(int argc, char **argv)
     struct argp argp = {
         .options = rows, .parser = parse_option, .args_doc = "JOB.json [EXPECTED.json]"};
     struct run r = {.status = 0};
+    struct err e;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     log_setup("run_job", LOG_LEVEL_WARNING);
     open_run(&r, &o);
     train(&r, &o);
-    read_report(&r);
-    unlink(r.path);
-    rmdir(r.dir);
+    read_report(&r, o.report);
+    if (file_remove_tree(r.dir, &e) < 0)
+        die(e.text);
     return tell(&r, &o);
 }

@@ -76,11 +76,54 @@ static void too_little(void **state)
     gang_close(&g);
 }
 
+/* The run's verdict with a setting of the emulation. */
+static void ends(const char *name, const char *value, int status, const char *code,
+                 const char *words)
+{
+    struct gang g;
+    json_auto_t *doc = gang_job(SMALL("40", "10", , "\"epochs\": 2"));
+    gang_open(&g, doc, STRATEGY_NONE, 1, 1, 1, SCHEDULE_GPIPE);
+    assert_int_equal(gang_prepare(&g), 0);
+    assert_int_equal(setenv(name, value, 1), 0);
+    gang_start(&g);
+    gang_wait(&g);
+    unsetenv(name);
+    const json_t *line = gang_line(&g, "verdict", 0, 0);
+    const char *why = gang_text(line, "reason");
+    print_message("           %s=%s: %d, %s: %s\n", name, value, g.status[0],
+                  gang_text(line, "code"), why);
+    assert_int_equal(g.status[0], status);
+    assert_string_equal(gang_text(line, "code"), code);
+    assert_non_null(strstr(why, words));
+    gang_close(&g);
+}
+
+/* Another device may do; its memory is not at fault, and nor is the node's disk. */
+static void a_device_that_cannot_be_used(void **state)
+{
+    (void)state;
+    ends("TRAINYARD_EMU_FAIL", "INIT:1:cudaErrorNoDevice", TRAIN_RETRY, "device_failed",
+         "CUDA sees no GPU");
+    ends("TRAINYARD_EMU_FAIL", "INIT:1:cudaErrorInsufficientDriver", TRAIN_RETRY, "device_failed",
+         "driver");
+    ends("TRAINYARD_EMU_FAIL", "SET:2:cudaErrorECCUncorrectable", TRAIN_RETRY, "device_failed",
+         "could not clear memory");
+    ends("TRAINYARD_EMU_FAIL", "QUERY:3:cudaErrorECCUncorrectable", TRAIN_RETRY, "device_failed",
+         "could not finish its work");
+    ends("TRAINYARD_EMU_FAIL", "KERNEL:40:cudaErrorECCUncorrectable", TRAIN_RETRY, "device_failed",
+         "the GPU must be reset");
+    ends("TRAINYARD_EMU_FAIL", "LAUNCH:12:cudaErrorMemoryAllocation", TRAIN_PERMANENT,
+         "device_out_of_memory", "the GPU's memory is full");
+    ends("TRAINYARD_EMU_FAIL", "MALLOC_HOST:1", TRAIN_PERMANENT, "out_of_memory",
+         "page-locked host memory");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_foretold_is_taken),
         cmocka_unit_test(too_little),
+        cmocka_unit_test(a_device_that_cannot_be_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

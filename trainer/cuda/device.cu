@@ -51,7 +51,7 @@ static int code_of(cudaError_t r)
     case cudaErrorMisalignedAddress:
     case cudaErrorIllegalInstruction:
     case cudaErrorAssert: return ERR_INTERNAL;
-    case cudaErrorMemoryAllocation: return ERR_NO_SPACE;
+    case cudaErrorMemoryAllocation: return ERR_NO_MEMORY;
     default: return ERR_IO;
     }
 }
