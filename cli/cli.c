@@ -36,7 +36,7 @@ static const struct verb {
     {"resume", verb_resume, "let a suspended job go on"},
     {"retry", verb_retry, "start a failed or cancelled job again"},
     {"checkpoints", verb_checkpoints, "list the checkpoints of a job that are kept"},
-    {"nodes", verb_nodes, "list the nodes and their devices"},
+    {"nodes", verb_nodes, "list the nodes, or one node's devices"},
     {"drain", verb_drain, "give a node, or a device of it, no new work"},
     {"undrain", verb_undrain, "give a drained node or device work again"},
     {"version", verb_version, "print the versions of this program and of the server"},

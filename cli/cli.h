@@ -87,6 +87,8 @@ void cli_warnings(const json_t *doc);            /* its warnings[], to stderr */
 /* Its left_out[], one line "left out   NAME: WHY" each, and how many more there were. */
 void cli_left_out(const json_t *doc, struct buf *out);
 
+void cli_print_devices(struct cli *c, const json_t *node); /* of a node's document: a table */
+
 /* ---- the verbs; argv[0] is "trainyard VERB" ---- */
 int verb_submit(struct cli *c, int argc, char **argv);
 int verb_list(struct cli *c, int argc, char **argv);

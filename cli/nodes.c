@@ -8,11 +8,21 @@
 #include "cli/table.h"
 #include "cli/text.h"
 
+struct nodes_args {
+    struct cli *cli;
+    const char *node; /* NULL: all of them */
+};
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
+    struct nodes_args *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = state->input; return 0;
-    case ARGP_KEY_ARG: argp_error(state, "nodes takes no argument, not \"%s\"", arg); return 0;
+    case ARGP_KEY_INIT: state->child_inputs[0] = a->cli; return 0;
+    case ARGP_KEY_ARG:
+        if (a->node)
+            argp_error(state, "one node at a time, not \"%s\" as well", arg);
+        a->node = arg;
+        return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -162,13 +172,35 @@ static void print_nodes(struct cli *c, const json_t *nodes)
     fputs(b.data, stdout);
 }
 
+static int show_one(struct cli *c, const char *name)
+{
+    struct http_reply r = {0};
+    CLEANUP(mem_freep) char *escaped = http_escape(name);
+    CLEANUP(mem_freep) char *path = mem_printf("/v1/nodes/%s", escaped);
+    int status = cli_get(c, path, 5, &r);
+    if (status == EXIT_OK && c->json)
+        cli_print_body(&r);
+    if (status == EXIT_OK && !c->json) {
+        CLEANUP(buf_done) struct buf notes = BUF_INIT;
+        json_auto_t *alone = json_pack("[O]", r.doc);
+        cli_print_devices(c, r.doc);
+        add_notes(alone, &notes);
+        fputs(notes.data ? notes.data : "", stdout);
+    }
+    http_reply_done(&r);
+    return status;
+}
+
 int verb_nodes(struct cli *c, int argc, char **argv)
 {
     json_auto_t *doc = NULL;
+    struct nodes_args a = {.cli = c};
     struct argp_child children[] = CLI_CHILDREN;
-    struct argp argp = {NULL,     parse, "",  "Lists the nodes and their devices.",
+    struct argp argp = {NULL,     parse, "[NODE]", "Lists the nodes, or one node's devices.",
                         children, NULL,  NULL};
-    argp_parse(&argp, argc, argv, 0, NULL, c);
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    if (a.node)
+        return show_one(c, a.node);
     int status = fetch(c, &doc);
     if (status != EXIT_OK)
         return status;

@@ -19,7 +19,7 @@ static void usage_errors(void **state)
                                         "list --limit 0",
                                         "list --limit 1x",
                                         "logs x --rank -1",
-                                        "nodes x",
+                                        "nodes x y",
                                         "drain",
                                         "drain a b",
                                         "undrain a --reason x",
@@ -463,6 +463,33 @@ static void nodes_say_what_is_wrong(void **state)
     assert_null(strstr(r.out.data, "n2:"));
 }
 
+static void a_node_shows_its_devices(void **state)
+{
+    (void)state;
+    CLEANUP(result_done)
+    struct result r =
+        RUN("nodes n1",
+            {"GET /v1/nodes/n1 ", 200, JSON,
+             "{\"name\":\"n1\",\"state\":\"ready\",\"devices\":[{\"index\":0,\"kind\":\"gpu\","
+             "\"state\":"
+             "\"busy\",\"name\":\"NVIDIA H200\",\"uuid\":\"GPU-1\",\"memory_bytes\":150754820096,"
+             "\"attempt\":\"att_1\",\"telemetry\":{\"utilization\":0.97,\"temperature_c\":64}},"
+             "{\"index\":1,\"kind\":\"gpu\",\"state\":\"dirty\",\"name\":\"NVIDIA H200\",\"uuid\":"
+             "\"GPU-2\",\"memory_bytes\":150754820096,\"telemetry\":null,\"why_not\":\"GPU 1 is "
+             "dirty.\"}]}"});
+    assert_int_equal(r.status, EXIT_OK);
+    expect_in(&r.out, "DEVICE  KIND  STATE");
+    expect_in(&r.out, "NVIDIA H200  GPU-1  att_1");
+    expect_in(&r.out, "97 %");
+    expect_in(&r.out, "64 C");
+    expect_in(&r.out, "n1: GPU 1 is dirty.\n");
+    CLEANUP(result_done)
+    struct result none = RUN(
+        "nodes n9", {"GET /v1/nodes/n9 ", 404, PROBLEM, "{\"detail\":\"There is no node n9.\"}"});
+    assert_int_equal(none.status, EXIT_REFUSED);
+    expect_in(&none.err, "There is no node n9.");
+}
+
 static void drain_says_whom_and_why(void **state)
 {
     (void)state;
@@ -604,6 +631,7 @@ int main(void)
         cmocka_unit_test(suspend_resume_retry),
         cmocka_unit_test(checkpoints_are_a_table),
         cmocka_unit_test(nodes_say_what_is_wrong),
+        cmocka_unit_test(a_node_shows_its_devices),
         cmocka_unit_test(drain_says_whom_and_why),
         cmocka_unit_test(list_follows_the_cursor),
         cmocka_unit_test(list_limit),
