@@ -17,6 +17,7 @@ for p in $programs; do targets+=" $kit/$p"; done
 # shellcheck disable=SC2086
 LDFLAGS="$runpath" make --no-print-directory -j"$(nproc)" CUDA=0 BUILD="$kit" $targets $objects "$kit/trainer/main.o"
 
+rm -rf "$kit/lib" # of an earlier kit
 mkdir -p "$kit/lib" "$kit/include" "$kit/bin"
 cp "$(command -v jq)" "$kit/bin/"
 jansson=$(dirname "$(gcc -print-file-name=libjansson.so)")

@@ -47,7 +47,7 @@ verify() {
 644 usr/lib/sysusers.d/trainyard.conf
 644 usr/lib/tmpfiles.d/trainyard.conf
 755 usr/libexec/trainyard/trainyard-shim
-755 usr/libexec/trainyard/trainyard-trainer
+755 usr/libexec/trainyard/trainyard-trainer$([ ! -x "$BUILD/trainyard-trainer-cuda" ] || printf '\n755 usr/libexec/trainyard/trainyard-trainer-cuda')
 $(cd examples && for f in *.json; do echo "644 usr/share/trainyard/examples/$f"; done)
 644 usr/share/trainyard/web/app.js
 644 usr/share/trainyard/web/index.html
