@@ -16,13 +16,12 @@ static enum table_color state_color(const char *state)
 }
 
 /* "97 %", "" where the device does not tell */
-static void add_figure(struct table *t, const json_t *figures, const char *name, double factor,
-                       const char *unit)
+static void add_figure(struct table *t, const json_t *figures, const char *name, const char *unit)
 {
     char text[48] = "";
     double x = cli_real(figures, name);
     if (isfinite(x))
-        snprintf(text, sizeof text, "%.0f %s", x * factor, unit);
+        snprintf(text, sizeof text, "%.0f %s", x, unit);
     table_add(t, text);
 }
 
@@ -37,8 +36,8 @@ static void add_device(struct table *t, const json_t *d)
     table_add(t, cli_text(d, "kind"));
     table_add_color(t, state_color(cli_text(d, "state")), cli_text(d, "state"));
     table_add(t, memory.data);
-    add_figure(t, figures, "utilization", 100, "%");
-    add_figure(t, figures, "temperature_c", 1, "C");
+    add_figure(t, figures, "utilization", "%");
+    add_figure(t, figures, "temperature_c", "C");
     table_add(t, cli_text(d, "name"));
     table_add(t, cli_text(d, "uuid"));
     table_add(t, cli_text(d, "attempt"));

@@ -72,7 +72,7 @@ probe_pid() { grep -l '^trainyard-gpus$' /proc/[0-9]*/comm 2>/dev/null | while r
 has_probe() { [ -n "$(probe_pid)" ]; }
 
 @test "GPUs are offered with what is known of them, and no CPUs beside them" {
-    start_gpu_agent
+    start_gpu_agent --trainer-cuda "$T/not-built"
     wait_for 20 agent_ready
     [ "$(cat "$T/agent.out")" = "trainyard-agent n1 ready: 2 gpus, 0 cpu devices, coordinator http://127.0.0.1:$PORT" ]
     [ "$(jq -c '.devices[0]' "$T/c/last.json")" = '{"index":0,"kind":"gpu","uuid":"'$G0'","name":"NVIDIA H200","memory_bytes":151000000000,"state":"ready","pci":"dead:65:00.0","links":[{"uuid":"'$G1'","kind":"nvlink","count":2}]}' ]

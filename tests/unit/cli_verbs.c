@@ -473,7 +473,7 @@ static void a_node_shows_its_devices(void **state)
              "{\"name\":\"n1\",\"state\":\"ready\",\"devices\":[{\"index\":0,\"kind\":\"gpu\","
              "\"state\":"
              "\"busy\",\"name\":\"NVIDIA H200\",\"uuid\":\"GPU-1\",\"memory_bytes\":150754820096,"
-             "\"attempt\":\"att_1\",\"telemetry\":{\"utilization\":0.97,\"temperature_c\":64}},"
+             "\"attempt\":\"att_1\",\"telemetry\":{\"utilization\":97,\"temperature_c\":64}},"
              "{\"index\":1,\"kind\":\"gpu\",\"state\":\"dirty\",\"name\":\"NVIDIA H200\",\"uuid\":"
              "\"GPU-2\",\"memory_bytes\":150754820096,\"telemetry\":null,\"why_not\":\"GPU 1 is "
              "dirty.\"}]}"});
