@@ -37,9 +37,16 @@ script() {
     mv "$T/nvml.new" "$T/nvml.json"
 }
 
+# From now on the agent is one that has no trainer for GPUs beside it, built or not.
+without_cuda_trainer() {
+    mkdir -p "$T/alone"
+    cp "$BUILD/trainyard-agent" "$BUILD/trainyard-shim" "$T/alone/"
+    AGENT_PROGRAM=$T/alone/trainyard-agent
+}
+
 start_gpu_agent() { # [MORE OPTIONS...]
     : >"$T/agent.out"
-    "$BUILD/trainyard-agent" --coordinator "http://127.0.0.1:$PORT" --state-dir "$T/state" \
+    "${AGENT_PROGRAM:-$BUILD/trainyard-agent}" --coordinator "http://127.0.0.1:$PORT" --state-dir "$T/state" \
         --name "$NODE" --nvml "$PWD/$BUILD/tests/fault/libnvidia-ml.so.1" --trainer /bin/false "$@" \
         </dev/null >>"$T/agent.out" 2>>"$T/agent.log" 3>&- 4>&- &
     AGENT=$!
@@ -72,7 +79,8 @@ probe_pid() { grep -l '^trainyard-gpus$' /proc/[0-9]*/comm 2>/dev/null | while r
 has_probe() { [ -n "$(probe_pid)" ]; }
 
 @test "GPUs are offered with what is known of them, and no CPUs beside them" {
-    start_gpu_agent --trainer-cuda "$T/not-built"
+    without_cuda_trainer
+    start_gpu_agent
     wait_for 20 agent_ready
     [ "$(cat "$T/agent.out")" = "trainyard-agent n1 ready: 2 gpus, 0 cpu devices, coordinator http://127.0.0.1:$PORT" ]
     [ "$(jq -c '.devices[0]' "$T/c/last.json")" = '{"index":0,"kind":"gpu","uuid":"'$G0'","name":"NVIDIA H200","memory_bytes":151000000000,"state":"ready","pci":"dead:65:00.0","links":[{"uuid":"'$G1'","kind":"nvlink","count":2}]}' ]
@@ -435,6 +443,7 @@ has_probe() { [ -n "$(probe_pid)" ]; }
     [ "$(cat "$T/c/$A.files/rank-1.log")" = "cuda on [$G0]" ]
     kill_agent
     rm "$T/c/last.json"
+    without_cuda_trainer
     start_gpu_agent
     wait_for 20 agent_ready
     want_run "$B" "$(launch_training "$B" 1 5 /overwritten | on_gpus "[\"$G0\"]")"
