@@ -64,9 +64,19 @@ static void a_step_waits_once(void **state)
     gang_close(&g);
 }
 
+/* Two archives have a backend: tests and programs over CUDA are worth nothing with the other one.
+ */
+static void the_backend_is_the_gpu(void **state)
+{
+    (void)state;
+    assert_int_equal(backend.kind, DEVICE_GPU);
+    assert_ptr_equal(backend.ops, &ops_cuda);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_backend_is_the_gpu),
         cmocka_unit_test(a_step_waits_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
