@@ -249,7 +249,8 @@ units:
 build-tests: $$(UNIT_BINS) $$(TEST_TOOLS) $$(BUILD)/trainyard-trainer $$(BUILD)/emu/trainyard-trainer-cuda $$(FAKE_NVML) $(BUILD)/emu/trainyard-trainer-cuda
 
 ## make all           the programs, into build/; that for GPUs too where there is an nvcc
-demo: all
+# It shows two CPU devices: nobody waits for nvcc, and no GPU is taken.
+demo: deps-check $(BINS)
 	@BUILD=$(BUILD) scripts/demo.sh
 
 test: deps-test

@@ -115,7 +115,7 @@ start COORDINATOR coordinator "$BUILD/trainyardd" --state-dir "$DIR/coordinator"
 URL=$(grep -o 'http://[^ ]*' "$DIR/coordinator.out" | head -n 1) || fail "trainyardd named no address"
 echo "Coordinator  $URL   (pid $COORDINATOR, state in $DIR)"
 start AGENT agent "$BUILD/trainyard-agent" --coordinator "$URL" --state-dir "$DIR/agent" --name demo \
-    --cpu-devices 2 --data-root "$PWD/examples/data"
+    --cpu-devices 2 --gpus none --data-root "$PWD/examples/data"
 echo "Agent        node \"demo\" with 2 CPU devices   (pid $AGENT)"
 echo
 
