@@ -209,18 +209,13 @@ unit_libs_shim        := $(call lib,daemon/shim) $(call lib,daemon) $(BELOW)
 unit_libs_cli         := $(call lib,cli) $(call lib,base)
 ALL_LIBS  = -lcmocka $(MHD_LIBS) $(SQLITE_LIBS) $(SYSTEMD_LIBS) $(CURL_LIBS) $(SODIUM_LIBS) $(INIH_LIBS) $(JANSSON_LIBS) $(TRAINER_LIBS)
 
-# What stands on the emulated CUDA: tests of cuda and emu (in C++ where they are .cc), and tests of the
-# trainer once more with that backend, as build/tests/unit/cuda_again_<what>.
+# What stands on the emulated CUDA: tests of cuda and emu (in C++ where they are .cc).
 UNIT_CXX_SRCS := $(wildcard tests/unit/*.cc)
-CUDA_AGAIN    :=
-UNIT_BINS     += $(UNIT_CXX_SRCS:tests/unit/%.cc=$(BUILD)/tests/unit/%) $(CUDA_AGAIN:%=$(BUILD)/tests/unit/cuda_again_%)
+UNIT_BINS     += $(UNIT_CXX_SRCS:tests/unit/%.cc=$(BUILD)/tests/unit/%)
 $(BUILD)/tests/unit/%.o: tests/unit/%.cc
 	@mkdir -p $(@D)
 	$(call say,C++,$<)
 	$(Q)$(CXX) $(CPPFLAGS_) $(EMU_FLAGS) -MMD -MP -c $< -o $@
-$(BUILD)/tests/unit/cuda_again_%: $(BUILD)/tests/unit/trainer_%.o $(unit_libs_cuda)
-	$(call say,LD,$@)
-	$(Q)$(CXX) $(LDFLAGS_) $(CUDA_BACKEND) -o $@ $^ $(EMU_LINK) $(ALL_LIBS)
 $(BUILD)/tests/unit/cuda_%: $(BUILD)/tests/unit/cuda_%.o $(unit_libs_cuda)
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(LDFLAGS_) $(CUDA_BACKEND) -o $@ $^ $(EMU_LINK) $(ALL_LIBS)
@@ -246,7 +241,7 @@ deps-test:
 units:
 	@echo $(notdir $(UNIT_BINS))
 
-build-tests: $$(UNIT_BINS) $$(TEST_TOOLS) $$(BUILD)/trainyard-trainer $$(BUILD)/emu/trainyard-trainer-cuda $$(FAKE_NVML) $(BUILD)/emu/trainyard-trainer-cuda
+build-tests: $$(UNIT_BINS) $$(TEST_TOOLS) $$(BUILD)/trainyard-trainer $$(BUILD)/emu/trainyard-trainer-cuda $$(FAKE_NVML)
 
 ## make all           the programs, into build/; that for GPUs too where there is an nvcc
 # It shows two CPU devices: nobody waits for nvcc, and no GPU is taken.

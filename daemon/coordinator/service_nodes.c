@@ -96,14 +96,20 @@ static int change_drain(struct service *c, struct node *n, const struct drain_ro
     return service_node_show(c, n->name, r);
 }
 
+/* The node and what of it the request is about. */
+static int find_drained(struct service *c, const char *name, const struct drain_request *q,
+                        struct node **ret, char key[DEVICE_KEY_SIZE], struct service_reply *r)
+{
+    int rc = find_node(c, name, ret, r);
+    return rc != 0 ? rc : device_key(*ret, q, key, r);
+}
+
 int service_node_drain(struct service *c, const char *name, const struct drain_request *q,
                        struct service_reply *r)
 {
     struct node *n;
     char key[DEVICE_KEY_SIZE];
-    int rc = find_node(c, name, &n, r);
-    if (rc == 0)
-        rc = device_key(n, q, key, r);
+    int rc = find_drained(c, name, q, &n, key, r);
     if (rc != 0)
         return rc;
     const struct drain_row *is = node_drain(n, key);
@@ -127,9 +133,7 @@ int service_node_undrain(struct service *c, const char *name, const struct drain
 {
     struct node *n;
     char key[DEVICE_KEY_SIZE];
-    int rc = find_node(c, name, &n, r);
-    if (rc == 0)
-        rc = device_key(n, q, key, r);
+    int rc = find_drained(c, name, q, &n, key, r);
     if (rc != 0)
         return rc;
     if (!node_drain(n, key))

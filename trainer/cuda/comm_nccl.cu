@@ -196,7 +196,8 @@ static void close_world(struct nccl_comm *c)
             cudaStreamDestroy(w->beside.stream);
     }
     free(w->memory);
-    free(w);
+    if (!device_failed()) /* else an abort that hangs may still write to `arriving` */
+        free(w);
 }
 
 static void close_any(struct comm *base)

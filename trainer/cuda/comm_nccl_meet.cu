@@ -149,11 +149,12 @@ int nccl_meet(struct nccl_world *w, struct err *e)
 int nccl_split(struct nccl_world *w, int color, int key, ncclComm_t *ret, struct err *e)
 {
     ncclConfig_t how = config();
-    ncclComm_t c = NULL;
+    w->arriving = NULL;
     ncclResult_t made =
-        ncclCommSplit(w->comms[0], color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &c, &how);
+        ncclCommSplit(w->comms[0], color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &w->arriving, &how);
     int r = nccl_done(w, w->comms[0], made, "split the communicator of all ranks", e);
-    if (r == 0 && c) {
+    ncclComm_t c = r == 0 ? w->arriving : NULL;
+    if (c) {
         keep(w, c);
         r = nccl_done(w, c, ncclInProgress, "make a group's communicator", e);
     }

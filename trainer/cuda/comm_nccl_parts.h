@@ -38,6 +38,7 @@ struct nccl_world {
 
     ncclComm_t comms[NCCL_COMMS]; /* that of all ranks first */
     int comm_count;
+    ncclComm_t arriving; /* NCCL writes to it until the split is done, or for ever */
     struct nccl_lane compute, beside;
     struct nccl_lane *lanes[NCCL_LANES];
     int lane_count;
