@@ -241,7 +241,7 @@ deps-test:
 units:
 	@echo $(notdir $(UNIT_BINS))
 
-build-tests: $$(UNIT_BINS) $$(TEST_TOOLS) $$(BUILD)/trainyard-trainer $$(BUILD)/emu/trainyard-trainer-cuda $$(FAKE_NVML)
+build-tests: $$(UNIT_BINS) $$(TEST_TOOLS) $$(BUILD)/trainyard-trainer $$(BUILD)/emu/trainyard-trainer-cuda $$(BUILD)/emu/tests/gpu/run_job $$(FAKE_NVML)
 
 ## make all           the programs, into build/; that for GPUs too where there is an nvcc
 # It shows two CPU devices: nobody waits for nvcc, and no GPU is taken.
