@@ -196,13 +196,19 @@ check_sanitizer() {
 
 # The whole product on this machine: the agent finds the GPU, a job asks for it, and it trains there.
 check_product() {
-  local dir url p pids=()
+  local dir url p pids=() nvml=()
   fits "a job through coordinator and agent" 40 || return
   dir=$(mktemp -d)
+  if [ -n "$EMULATED" ]; then
+    make -s CUDA=0 build/tests/fault/libnvidia-ml.so.1 >>"$OUT/build.log"
+    nvml=(--nvml "$PWD/build/tests/fault/libnvidia-ml.so.1")
+    export TRAINYARD_FAKE_NVML=$dir/nvml.json
+    echo '{"devices":[{"uuid":"GPU-00000000-0000-4000-8000-000000000001","name":"Emulated GPU","pci":[0,1,0],"memory":[8000000000,0]}],"xids":[]}' >"$dir/nvml.json"
+  fi
   "$BUILD/trainyardd" --state-dir "$dir/c" --listen 127.0.0.1:0 >"$dir/c.out" 2>"$OUT/coordinator.log" & pids+=($!)
   for _ in $(seq 100); do grep -q ready "$dir/c.out" && break; sleep 0.1; done
   url=$(grep -o 'http://[^ ]*' "$dir/c.out" | head -n 1)
-  "$BUILD/trainyard-agent" --coordinator "$url" --state-dir "$dir/a" --name here --trainer-cuda "$TRAINER" --data-root "$PWD/tests/reference" \
+  "$BUILD/trainyard-agent" --coordinator "$url" --state-dir "$dir/a" --name here "${nvml[@]}" --trainer-cuda "$TRAINER" --data-root "$PWD/tests/reference" --data-root "$PWD/examples/data" \
     >"$dir/a.out" 2>"$OUT/agent.log" & pids+=($!)
   for _ in $(seq 200); do grep -q ready "$dir/a.out" && break; sleep 0.1; done
   "$BUILD/trainyard" --server "$url" --json nodes >"$OUT/nodes.json" 2>&1
