@@ -100,8 +100,10 @@ static struct job_spec *read_job(const struct options *o)
         json_object_set_new(doc, "precision",
                             strchr(o->precision, '{') ? json_loads(o->precision, 0, NULL)
                                                       : json_string(o->precision));
-    if (o->steps)
+    if (o->steps) {
+        json_object_del(json_object_get(doc, "fit"), "epochs");
         json_object_set_new(json_object_get(doc, "fit"), "steps", json_integer(o->steps));
+    }
     set_strategy(doc, o);
     faults_init(&f);
     faults_init(&w);
